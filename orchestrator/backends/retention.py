@@ -9,7 +9,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
 CODE = "code"  # folder of a local run: the snapshot of its code
+BUILDING = ".building"  # end of the name of a token store that is being deleted
 
 
 class Item(Config):
@@ -174,7 +175,7 @@ def plan_pruning(
                 if isinstance(backend, Deletes)
                 for path in backend.leftovers()
             ),
-            # of a prune that was killed: see `prune`
+            # of a prune that was killed: see `delete_store`
             *(folder_item(home, path) for path in sorted((home / TOKEN_STORES).glob(".*.building"))),
         ],
         token_stores=unused if stores else [],
@@ -220,18 +221,13 @@ def prune(
             if item.handle in known:
                 users.add(known[item.handle])
     for item in pruning.leftovers:
-        delete_tree(home / item.name)
+        delete_store(home / item.name) if item.name.endswith(BUILDING) else delete_tree(home / item.name)
         deleted.append(item)
     unused = unused_stores(home, read_plans(home), ())  # a run may have been submitted since the pruning was planned
     for item in pruning.token_stores:
         store = home / item.name
         if store in unused:
-            # Renamed first: a job that starts at this moment sees a complete store or none, and a hidden folder is
-            # never taken for a store.
-            delete_tree(store.rename(store.with_name(f".{store.name}.{os.getpid()}.building")))
-            lock = store.with_name(f".{store.name}.lock")
-            if not is_held(lock):  # no process prepares the store again
-                lock.unlink(missing_ok=True)
+            delete_store(store)
             deleted.append(item)
     return Pruned(deleted=deleted, kept=kept, freed_bytes=sum(item.bytes or 0 for item in deleted))
 
@@ -380,6 +376,30 @@ def folder_item(home: Path, folder: Path) -> Item:
     return Item(name=str(folder.relative_to(home)), bytes=tree_bytes(folder))
 
 
+def delete_store(store: Path) -> None:
+    """Delete a token store and its lock file, or one that a killed command has hidden.
+
+    Args:
+        store: its folder.
+
+    Raises:
+        StorageError: it cannot be deleted.
+    """
+    with _deleting(store):
+        hidden, key = store, store.name
+        if key.endswith(BUILDING):
+            key = key.removeprefix(".").removesuffix(BUILDING).rpartition(".")[0]
+        else:
+            # Renamed first: a job that starts at this moment sees a complete store or none, and a hidden folder is
+            # never taken for a store.
+            hidden = store.rename(store.with_name(f".{key}.{os.getpid()}{BUILDING}"))
+        # Before the folder, by which the next command finds the lock if this one is killed.
+        lock = store.with_name(f".{key}.lock")
+        if not is_held(lock):  # no process prepares the store again
+            lock.unlink(missing_ok=True)
+        remove_tree(hidden)
+
+
 def delete_tree(folder: Path, *, hide: bool = False) -> None:
     """Delete a folder, see `remove_tree`; one that another command deletes too is no error.
 
@@ -390,8 +410,14 @@ def delete_tree(folder: Path, *, hide: bool = False) -> None:
     Raises:
         StorageError: it cannot be deleted.
     """
-    try:
+    with _deleting(folder):
         (delete_folder if hide else remove_tree)(folder)
+
+
+@contextmanager
+def _deleting(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError:
         pass
     except OSError as problem:

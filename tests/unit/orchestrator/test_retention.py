@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import signal
 import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from functools import partialmethod
@@ -247,6 +250,42 @@ def test_store_that_a_killed_prune_hid_is_pruned(tmp_path: Path) -> None:
     assert [item.name for item in pruning.leftovers] == ["token-stores/.e.5.building"]
     orchestrator.prune(pruning)
     assert not hidden.exists()
+
+
+def test_killed_prune_leaves_no_lock_of_a_store(tmp_path: Path) -> None:
+    store = make_store(tmp_path, "e", "text-5")
+    lock = store.with_name(".e.lock")
+    lock.touch()
+    if (child := os.fork()) == 0:
+
+        def kill(event: str, _: object) -> None:
+            if event == "os.rmdir":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            orchestrator = Orchestrator(home=tmp_path, environ={})
+            pruning = orchestrator.pruning(keep_last=1, stores=True)
+            sys.addaudithook(kill)
+            orchestrator.prune(pruning)
+        finally:
+            os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    orchestrator.prune(orchestrator.pruning(keep_last=1, stores=True))
+    assert list((tmp_path / "token-stores").iterdir()) == []
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_lock_of_a_hidden_store_goes_unless_held(tmp_path: Path, held: bool) -> None:
+    make_store(tmp_path, ".e.5.building", "text-5")
+    lock = tmp_path / "token-stores" / ".e.lock"
+    lock.touch()
+    with lock.open() as stream:
+        if held:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        orchestrator = Orchestrator(home=tmp_path, environ={})
+        orchestrator.prune(orchestrator.pruning(keep_last=1))
+    assert lock.exists() == held
 
 
 def test_remains_are_kept_for_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
