@@ -394,7 +394,9 @@ class Orchestrator:
         return plan_purging([run.status() for run in runs.values()], sweeps, backends, self._home, pruned=pruned)
 
     def purge(self, purging: Purging) -> Purging:
-        """Delete what `purging` lists, permanently; return it.
+        """Delete what `purging` lists, permanently, except for token stores that are in use by now.
+
+        Return what was deleted, and what remains.
 
         Args:
             purging: the result of `purging`.

@@ -28,8 +28,10 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.folder.served_models import ENDPOINTS
 from orchestrator.backends.folder.served_models import delete as delete_endpoint
 from orchestrator.backends.retention import (
+    BUILDING,
     Deletion,
     Item,
+    delete_store,
     delete_tree,
     folder_item,
     plan_facts,
@@ -132,6 +134,10 @@ class Purging(Deletion):
     """Records in MLflow stores of this machine."""
     marks: TrackingMarks = Field(exclude=True)
     """By what those are found, also if they are made meanwhile."""
+    folders: list[Path] = Field(exclude=True)
+    """Folders of the runs, also of those that this command does not delete."""
+    texts: frozenset[str | None] = Field(exclude=True)
+    """Hashes of texts of sweeps, and of runs without a folder. Folders and texts show which token stores may go."""
     stores: list[str]
     """Tracking URIs of all such stores, also of those to which a copy is still being made."""
     caches: list[str]
@@ -238,6 +244,8 @@ def plan_purging(
         endpoints=[name for name, run in _endpoints(home) if run in names],
         tracking=tracking,
         marks=marks,
+        folders=[folder for folder in folders.values() if folder is not None],
+        texts=frozenset(texts),
         stores=[uri for uri in sorted(uris) if sqlite_path(uri) is not None],
         caches=[*_caches(home), *_cached_models(home, tracking)],
         remains=[
@@ -256,7 +264,7 @@ def _require_ended(status: RunStatus) -> None:
 
 
 def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purging:
-    """Delete what `purging` lists, and return it.
+    """Delete what `purging` lists, except for token stores that are in use by now; return what was deleted.
 
     The folders of runs and sweeps come last: by them, a purge that is repeated after a kill or an error finds the rest.
 
@@ -278,10 +286,9 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
     handles = [Handle.parse(str(item.handle)) for item in purging.runs]
     for one in handles:  # again: it would need its token store
         _require_ended(backends[one.backend].describe(one.name))
-    for item in [*purging.sweeps, *purging.token_stores]:
+    for item in purging.sweeps:
         Path(home / item.name).with_name(f".{Path(item.name).name}.lock").unlink(missing_ok=True)
-    for item in purging.token_stores:
-        delete_tree(home / item.name)
+    purging = _delete_stores(purging, home)
     for name in purging.caches:
         if (home / name).is_dir():
             delete_tree(home / name)
@@ -361,6 +368,21 @@ def _stores(
         and not is_held(place / f".{path.name}.lock")
     ]
     return sorted([*chosen, *unfinished]), [path for path in unused if path not in chosen]
+
+
+def _delete_stores(purging: Purging, home: Path) -> Purging:
+    """Delete the token stores that are still unused; return the purge with the others among what remains."""
+    stores, _ = _stores(home, purging.folders, purging.texts)  # again: a run may have been submitted meanwhile
+    deleted, used = list[Item](), list[str]()
+    for item in purging.token_stores:
+        store = home / item.name
+        if store.exists() and (store not in stores or is_held(store.with_name(f".{store.name}.lock"))):
+            used.append(f"{item.name}, which is in use by now: purge the runs that use it too")
+            continue
+        hidden = store.name.startswith(".") and not store.name.endswith(BUILDING)
+        (delete_tree if hidden else delete_store)(store)
+        deleted.append(item)
+    return purging.model_copy(update={"token_stores": deleted, "remains": [*used, *purging.remains]})
 
 
 def _text_of(store: Path) -> str | None:

@@ -23,6 +23,7 @@ from orchestrator.support.errors import AuthError, ServiceError, StorageError, U
 from orchestrator.support.formatting import ago, bytes_text, counted
 
 if TYPE_CHECKING:
+    from orchestrator.backends.purging import Purging
     from orchestrator.backends.retention import Item, Pruning
     from orchestrator.sweep import Sweep
 
@@ -168,8 +169,7 @@ def purge(arguments: argparse.Namespace) -> int:
         )
     orchestrator = Orchestrator(arguments.backend)
     purging = orchestrator.purging(*dict.fromkeys(arguments.purge))
-    listed = "\n".join([_listed(purging.items), *purging.records])
-    remains = "\n".join(["remains:", *(f"  {line}" for line in purging.remains)])
+    listed, remains = _traces(purging), _remains(purging)
     if arguments.dry_run:
         text = f"{listed}\nwould be deleted: {bytes_text(purging.total_bytes)}\n{remains}"
         print_result(arguments.output, {"dry_run": True, **purging.model_dump(mode="json")}, text)
@@ -181,10 +181,18 @@ def purge(arguments: argparse.Namespace) -> int:
         if not confirm(f"delete all traces of {count}, permanently", fix="add --yes, or --dry-run to list them"):
             hint("nothing was deleted")
             return 1
-    orchestrator.purge(purging)
-    text = f"{listed}\nfreed {bytes_text(purging.total_bytes)}\n{remains}"
-    print_result(arguments.output, {"dry_run": False, **purging.model_dump(mode="json")}, text)
+    done = orchestrator.purge(purging)
+    text = f"{_traces(done)}\nfreed {bytes_text(done.total_bytes)}\n{_remains(done)}"
+    print_result(arguments.output, {"dry_run": False, **done.model_dump(mode="json")}, text)
     return 0
+
+
+def _traces(purging: Purging) -> str:
+    return "\n".join([_listed(purging.items), *purging.records])
+
+
+def _remains(purging: Purging) -> str:
+    return "\n".join(["remains:", *(f"  {line}" for line in purging.remains)])
 
 
 def _amount(pruning: Pruning) -> str:

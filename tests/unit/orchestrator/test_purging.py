@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -61,6 +62,19 @@ def test_purge_deletes_stores_that_a_killed_prune_hid(orchestrator: Orchestrator
     make_store(tmp_path, ".e.5.building", "own")
     purging = orchestrator.purging("one")
     assert "token-stores/.e.5.building" in [item.name for item in purging.token_stores]
+
+
+def test_purge_keeps_stores_that_are_used_meanwhile(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    lock = tmp_path / "token-stores" / ".d.lock"
+    lock.touch()
+    purging = orchestrator.purging("one")
+    make_run(tmp_path, "four", plan=plan_of("own"))  # while the prompt waits
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = orchestrator.purge(purging)
+    assert sorted(path.name for path in (tmp_path / "token-stores").iterdir()) == [".d.lock", "a", "b", "c", "d"]
+    assert done.token_stores == []
+    assert [line.partition(",")[0] for line in done.remains[:2]] == ["token-stores/a", "token-stores/d"]
 
 
 def test_purge_refuses_run_that_was_resumed_meanwhile(orchestrator: Orchestrator, tmp_path: Path) -> None:
