@@ -331,6 +331,8 @@ def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]]
             if (traces := _tracked(uri, purging.marks, home)) is not None:
                 for part in _parts(traces):
                     _delete_tracked(part)
+            # Always: a purge that was killed here before may have deleted all records, and left their rows in the file.
+            _compact(uri)
         for _, delete in deletions:
             delete()
 
@@ -448,7 +450,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _delete_tracked(traces: TrackedTraces) -> None:
-    """Delete records permanently: MLflow alone marks a deleted run, and SQLite keeps deleted rows in its file.
+    """Delete records permanently, see `_compact` too: MLflow alone marks a deleted run.
 
     Raises:
         ServiceError: MLflow refused, or another process uses the store.
@@ -473,16 +475,8 @@ def _delete_tracked(traces: TrackedTraces) -> None:
                 client.delete_logged_model(model)
         if traces.runs:
             models = ["--logged-model-ids", ",".join(logged)] if logged else []
-            command = [
-                "-m",
-                "mlflow",
-                "gc",
-                "--backend-store-uri",
-                traces.uri,
-                "--run-ids",
-                ",".join(traces.runs),
-                *models,
-            ]
+            command = ["-m", "mlflow", "gc", "--backend-store-uri", traces.uri]
+            command += ["--run-ids", ",".join(traces.runs), *models]
             variables = {**DEFAULTS, **os.environ, "MLFLOW_TRACKING_URI": traces.uri}
             done = subprocess.run(
                 [sys.executable, *command], capture_output=True, text=True, env=variables, check=False
@@ -492,12 +486,26 @@ def _delete_tracked(traces: TrackedTraces) -> None:
             for place in places:  # MLflow deletes the files, and keeps the folders above that are named after the run
                 with suppress(OSError):  # not empty, or gone
                     place.parent.rmdir()
+    except (MlflowException, sqlite3.Error) as problem:
+        raise _refused(path, problem) from None
+
+
+def _compact(uri: str) -> None:
+    """Delete the datasets that no run uses from an SQLite store, and the bytes of deleted rows.
+
+    Raises:
+        ServiceError: another process uses the store.
+    """
+    path = sqlite_path(uri)
+    if path is None or not path.is_file() or not os.access(path, os.W_OK):  # one that this user only reads
+        return
+    try:
         with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
             for statement in UNUSED_DATASETS:
                 database.execute(statement)
             database.commit()
             database.execute("VACUUM")
-    except (MlflowException, sqlite3.Error) as problem:
+    except sqlite3.Error as problem:
         raise _refused(path, problem) from None
 
 

@@ -7,7 +7,9 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,36 @@ def test_killed_purge_can_be_repeated(tmp_path: Path) -> None:
         again.purge(again.purging("one"))
         assert tree(place) == tree(undisturbed), f"killed at step {step}"
     assert step > 15
+
+
+def test_repeated_purge_compacts_store_without_records(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    """The purge before it was killed after `mlflow gc` had deleted all of its records."""
+    path = tmp_path / "mlflow.db"
+    tables = {
+        "runs": "run_uuid",
+        "tags": "run_uuid, key, value",
+        "model_versions": "name, version, run_id, current_stage",
+        "model_version_tags": "name, version, key, value",
+        "inputs": "input_uuid, source_type, source_id, destination_type, destination_id",
+        "input_tags": "input_uuid, name, value",
+        "datasets": "dataset_uuid, name",
+    }
+    with closing(sqlite3.connect(path)) as store, store:
+        for name, columns in tables.items():
+            store.execute(f"CREATE TABLE {name} ({columns})")
+        store.execute("INSERT INTO datasets VALUES ('1', 'notes of ward 7')")
+        store.execute("INSERT INTO inputs VALUES ('2', 'DATASET', '1', 'RUN', 'a deleted run')")
+        store.execute("INSERT INTO tags VALUES ('a deleted run', 'note', 'ward 8'), ('another', 'note', 'office')")
+    with closing(sqlite3.connect(path)) as store, store:
+        store.execute("PRAGMA secure_delete = OFF")
+        store.execute("DELETE FROM tags WHERE run_uuid = 'a deleted run'")
+    assert b"ward 8" in path.read_bytes()
+    request = tmp_path / "runs" / "one" / "request.json"
+    request.write_text(request.read_text().replace("/x.db", str(path)))
+    purging = orchestrator.purging("one")
+    assert (purging.tracking, purging.stores) == ([], [f"sqlite:///{path}"])
+    orchestrator.purge(purging)
+    assert b"ward" not in path.read_bytes()
 
 
 def test_purge_refuses_running_and_unknown_runs(orchestrator: Orchestrator, tmp_path: Path) -> None:
