@@ -355,6 +355,33 @@ def test_cancel_during_preemption_is_a_cancel(
     assert run.status().state == RunState.CANCELLED
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_cancel_before_a_restart_submits_nothing(
+    moved: bool, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan(max_restarts=3))
+    cloud.move(run.name, "Running")
+    cloud.move(run.name, "Failed", PREEMPTED)
+    assert run.status().state == RunState.PREEMPTED
+    folder = AzureBackend(orchestrator._home)._existing(run.name)
+    folder.write(folder.read().with_last(moved=moved))
+    run.cancel()
+    assert run.wait(60).state == RunState.CANCELLED
+    assert jobs(cloud) == [run.name]
+    run.resume()
+    assert jobs(cloud) == [f"{run.name}-a2", run.name]
+
+
+def test_cancel_keeps_the_state_of_a_final_failure(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan(max_restarts=0))
+    cloud.move(run.name, "Running")
+    cloud.move(run.name, "Failed", {"code": "UserError", "message": "exited with status code 1."})
+    run.cancel()
+    assert run.status().state == RunState.FAILED
+
+
 def test_missing_cluster_without_size_is_refused(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:

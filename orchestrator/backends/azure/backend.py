@@ -14,7 +14,7 @@ from orchestrator.backends.azure.assets import report
 from orchestrator.backends.azure.cloud_sweeps import AzureCloudSweeps
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.observer import Observer, adopt
-from orchestrator.backends.azure.runs.record import RecordFolder
+from orchestrator.backends.azure.runs.record import RecordFolder, RunRecord
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.base import REQUEST, SUBMITTED, Progress, Submission
 from orchestrator.backends.capabilities import (
@@ -254,6 +254,11 @@ class AzureBackend(
             observer.folder.write(record.model_copy(update={"cancelled": True}))
             observer.mark(places.CANCELLED)
             observer.wire.cancel_job(record.last.job)
+        elif self._may_restart(observer, record):
+            # the run waits for its restart: without this record, the next command that follows it submits its job
+            ended = record.with_last(state=RunState.CANCELLED, cause=None)
+            observer.folder.write(ended.model_copy(update={"cancelled": True, "final": None}))
+            observer.mark(places.CANCELLED)
         self._end_supervision(observer)
 
     def preempt(self, run: str) -> None:
@@ -330,8 +335,7 @@ class AzureBackend(
         if last.ended is None or last.refused or record.cancelled or not (counted and observer.request["job"]):
             return False
         limits = RestartLimits.from_spec(observer.plan["spec"], errors=max_restarts, preemptions=max_preemptions)
-        backoff = Backoff(*(polls * self.poll_seconds for polls in BACKOFF_POLLS))
-        restart = decide_restart(folder.name, counted, limits, backoff)
+        restart = decide_restart(folder.name, counted, limits, self._backoff())
         if restart.why_not and last.not_restarted is None:
             folder.write(record.with_last(not_restarted=restart.why_not).model_copy(update={"final": None}))
         if not restart.due:
@@ -474,6 +478,19 @@ class AzureBackend(
     def _end_supervision(self, observer: Observer) -> None:
         if (supervisor := observer.request.get("supervisor")) is not None:
             observer.wire.delete_schedule(supervisor["schedule"])
+
+    def _may_restart(self, observer: Observer, record: RunRecord) -> bool:
+        """Return whether a run whose last attempt has finished waits for another one."""
+        if record.cancelled or record.last.refused:
+            return False
+        if record.last.moved and record.last.state == RunState.PREEMPTED:
+            return True
+        limits = RestartLimits.from_spec(observer.plan["spec"])
+        restart = decide_restart(observer.folder.name, record.counted, limits, self._backoff())
+        return bool(observer.request["job"]) and restart.due
+
+    def _backoff(self) -> Backoff:
+        return Backoff(*(polls * self.poll_seconds for polls in BACKOFF_POLLS))
 
     def _submit_again(self, folder: RecordFolder, *, resumed: bool = False) -> None:
         from orchestrator.backends.azure.runs.dispatch import submit
