@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
 from orchestrator.run import Run
-from orchestrator.runs.status import Handle, RunState
+from orchestrator.runs.status import EndCause, Handle, RunState
 from orchestrator.support.errors import AuthError, CapacityError, ConflictError, NotFoundError, QuotaError, ServiceError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
@@ -380,6 +381,26 @@ def test_cancel_keeps_the_state_of_a_final_failure(
     cloud.move(run.name, "Failed", {"code": "UserError", "message": "exited with status code 1."})
     run.cancel()
     assert run.status().state == RunState.FAILED
+
+
+def test_error_of_an_earlier_attempt_is_not_reported_again(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan(max_restarts=3))
+    cloud.move(run.name, "Running")
+    error = cloud.folder() / "orchestrator" / "runs" / run.name / "outputs" / "error-0.json"
+    error.parent.mkdir(parents=True, exist_ok=True)
+    error.write_text(json.dumps({"error": {"kind": "internal"}, "text": "a bug of the job"}))
+    cloud.move(run.name, "Failed", {"code": "UserError", "message": "exited with status code 1."})
+    run._backend.restart_if_needed(run.name)
+    past = time.time() - 60
+    os.utime(error, (past, past))
+    cloud.move(f"{run.name}-a2", "Failed", {"code": "ImagePullError", "message": "no such image"})
+    run._backend.restart_if_needed(run.name)
+    first, second = run.status().attempts[:2]
+    assert (first.reason, second.cause) == ("a bug of the job", EndCause.IMAGE)
+    assert "no such image" in str(second.reason)
+    assert jobs(cloud)[0] == f"{run.name}-a3", "another failure than that of the first attempt"
 
 
 def test_missing_cluster_without_size_is_refused(

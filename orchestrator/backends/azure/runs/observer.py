@@ -136,7 +136,8 @@ class Observer:
         found |= self._start(attempt, details)
         if state == RunState.RUNNING:
             return {**found, "started": found["started"] or time.time()}
-        found |= self._ending(attempt.model_copy(update=found), {**details, "status": status})
+        created = seconds((job.get("systemData") or {}).get("createdAt")) or attempt.intended
+        found |= self._ending(attempt.model_copy(update=found), {**details, "status": status}, created)
         # an eviction may end the job before the user's cancel does: a restart would ignore what the user asked for
         if cancelled and found["state"] == RunState.PREEMPTED:
             found |= {"state": RunState.CANCELLED, "cause": None}
@@ -200,10 +201,13 @@ class Observer:
         )
         return {"lives": (*attempt.lives, life), "started": started}
 
-    def _ending(self, attempt: AzureAttempt, details: dict[str, Any]) -> dict[str, Any]:
-        """Return state, exit code, cause and reason of an attempt's end."""
+    def _ending(self, attempt: AzureAttempt, details: dict[str, Any], created: float) -> dict[str, Any]:
+        """Return state, exit code, cause and reason of an attempt's end; `created` is when Azure got its job."""
         failed = state_of(details["status"]) == RunState.FAILED
-        own = self._rank_error(attempt.started) if failed else None
+        # A job may fail before it starts, as at its image: errors of the ranks are of earlier attempts then. Files and
+        # jobs have the times of Azure, which those of this machine need not match.
+        since = max([created, *(life.ended or 0.0 for life in attempt.lives)])
+        own = self._rank_error(attempt.started or since) if failed else None
         ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt or attempt.moved)
         if attempt.moved and ending.state == RunState.PREEMPTED:
             ending = ending._replace(reason=NO_MACHINES)
@@ -222,10 +226,10 @@ class Observer:
             return float(duration_seconds(timeout))
         return MAX_HOURS[current_tier((self.plan["spec"].get("compute") or {}).get("tier", "dedicated"))] * HOUR
 
-    def _rank_error(self, since: float | None) -> RankError | None:
+    def _rank_error(self, since: float) -> RankError | None:
         """Return the error of a rank that is the cause of the end: of this attempt, and not that of a lost peer."""
         blobs = [blob for blob in self.files().list(self._outputs) if blob.name.startswith("error-")]
-        current = sorted(blob.name for blob in blobs if since is None or blob.modified >= since - CLOCK_SECONDS)
+        current = sorted(blob.name for blob in blobs if blob.modified >= since - CLOCK_SECONDS)
         errors = [error for name in current if (error := rank_error(self.output(name))) is not None]
         return next((error for error in errors if not error.is_peer), errors[0] if errors else None)
 
