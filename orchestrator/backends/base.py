@@ -32,6 +32,10 @@ Progress = Callable[[int, int], None]
 
 PLAN, REQUEST, CONFIG, SPEC, TAGS = "plan.json", "request.json", "config.json", "spec.yaml", "tags.json"
 RESULT = "result.json"
+NO_RESULT = (  # reason of a job that ended before it was complete, as by `os._exit(0)`
+    f"every rank ended with exit code 0, but the job did not write {RESULT}: "
+    "a process ended before the job was complete"
+)
 SUBMITTED = frozenset({PLAN, REQUEST, CONFIG, SPEC, TAGS})
 """Documents of a run that its submission writes; all others are outputs of the job."""
 

@@ -269,18 +269,32 @@ class AzureDouble:
         """
         self.jobs.requeue(self.job(name))
 
-    def move(self, name: str, status: str, error: Document | None = None) -> None:
+    def move(self, name: str, status: str, error: Document | None = None, *, result: bool = True) -> None:
         """Set the status of a job that the double does not run.
 
         Args:
             name: of the job.
             status: `Queued`, `Running`, `Completed`, ...; a finished job keeps its own.
             error: {code, message} that the job shows.
+            result: whether a run that completes has a result.json; an existing one stays.
 
         Raises:
             KeyError: no such job.
         """
+        if status == COMPLETED and result:
+            self._write_result(self.job(name))
         self.jobs.move(self.job(name), status, error)
+
+    def _write_result(self, job: CloudJob) -> None:
+        """Write an empty result.json into the outputs of a job of a run."""
+        run = (job.properties.get("tags") or {}).get("orchestrator.run")
+        uri = ((job.properties.get("outputs") or {}).get("run") or {}).get("uri") or ""
+        if run is None or "/paths/" not in uri:
+            return
+        path = self.folder() / uri.partition("/paths/")[2] / "result.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text("{}")
 
     def score_with(self, endpoint: str, function: Callable[[Any], Any]) -> None:
         """Set the function from request to answer of an endpoint, used once a deployment gets its traffic."""

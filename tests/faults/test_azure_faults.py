@@ -403,6 +403,33 @@ def test_error_of_an_earlier_attempt_is_not_reported_again(
     assert jobs(cloud)[0] == f"{run.name}-a3", "another failure than that of the first attempt"
 
 
+def test_completed_job_without_result_has_failed(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan())
+    cloud.move(run.name, "Running")
+    cloud.move(run.name, "Completed", result=False)
+    (status,) = (one.status() for one in orchestrator.attach_all())
+    assert (status.state, status.exit_code, status.attempts[0].cause) == (RunState.FAILED, 1, EndCause.ERROR)
+    assert "did not write result.json" in str(status.reason)
+    assert f"orchestrator logs {run.name}" in str(status.reason)
+
+
+@pytest.mark.parametrize("kind", ["prepare", "finetune"])
+def test_completed_run_without_result_is_still_listed(
+    kind: str, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan())
+    folder = AzureBackend(orchestrator._home)._existing(run.name)
+    changed = {"plan.json": folder.document("plan.json"), "request.json": folder.document("request.json")}
+    changed["plan.json"]["spec"]["kind"] = kind
+    del changed["request.json"]["writes_result"]  # as an earlier version submitted it
+    folder.fill({name: json.dumps(document) for name, document in changed.items()}, folder.read())
+    cloud.move(run.name, "Running")
+    cloud.move(run.name, "Completed", result=False)
+    assert [status.state for status in AzureBackend(orchestrator._home).list()] == [RunState.COMPLETED]
+
+
 def test_missing_cluster_without_size_is_refused(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:

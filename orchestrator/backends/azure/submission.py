@@ -93,6 +93,8 @@ class AzureRequest(Request):
     """Secrets that each attempt's body gets as it is sent: name -> reference; see `with_secrets`."""
     notify: NotifySpec = Field(default_factory=NotifySpec)
     """Notification settings."""
+    writes_result: bool = False
+    """Whether the job writes result.json before it ends with 0; a run of an earlier version is not checked."""
     supervisor: Supervisor | None = Field(default=None, exclude_if=lambda value: value is None)
     """Schedule of Azure ML that restarts the run; None: commands that follow it do."""
 
@@ -144,6 +146,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
         max_restarts=plan.spec.max_restarts,
         secrets=_split_secrets(plan)[0],
         notify=plan.spec.notify,
+        writes_result=plan.writes_result,
         supervisor=supervised[0] if supervised else None,
     )
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
-from orchestrator.backends.base import RESULT
+from orchestrator.backends.base import NO_RESULT, RESULT
 from orchestrator.backends.folder.log_files import LogClock
 from orchestrator.backends.folder.mlflow_sync import is_behind, start_sync
 from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
@@ -103,7 +103,7 @@ def ending_of(
     ranks = read_exits(run.exits(attempt))
     if len(ranks) == world_size and not any(ranks.values()):
         if writes_result and not (run.outputs / RESULT).exists():
-            return Ending(RunState.FAILED, 1, _no_result(run), ranks, EndCause.ERROR)
+            return Ending(RunState.FAILED, 1, f"{NO_RESULT}; see {run.rank_log(0)}", ranks, EndCause.ERROR)
         return Ending(RunState.COMPLETED, 0, None, ranks)
     if run.cancel_file.exists():
         return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
@@ -148,12 +148,6 @@ def _error(run: RunFolder, rank: int) -> dict[str, Any]:
         document = json.loads((run.outputs / f"error-{rank}.json").read_text(encoding="utf-8"))
         return {**(document.get("error") or {}), "text": document["text"]}
     return {}
-
-
-def _no_result(run: RunFolder) -> str:
-    """Return the reason of a job whose processes ended with 0 before it was complete, as by `os._exit(0)`."""
-    reason = f"every rank ended with exit code 0, but the job did not write {RESULT}: a process ended before the job"
-    return f"{reason} was complete; see {run.rank_log(0)}"
 
 
 def shortage_note(run: RunFolder, attempt: int, log: Path) -> str:

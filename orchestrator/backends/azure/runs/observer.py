@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS
-from orchestrator.backends.azure.runs.endings import RankError, ending_of, rank_error, seconds, state_of
+from orchestrator.backends.azure.runs.endings import JobEnding, RankError, ending_of, rank_error, seconds, state_of
 from orchestrator.backends.azure.runs.record import (
     FORMER_TAG,
     REASON_TAG,
@@ -24,7 +24,7 @@ from orchestrator.backends.azure.runs.record import (
 )
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire, duration_seconds
-from orchestrator.backends.base import CONFIG, PLAN, REQUEST, RESULT, SPEC, TAGS
+from orchestrator.backends.base import CONFIG, NO_RESULT, PLAN, REQUEST, RESULT, SPEC, TAGS
 from orchestrator.backends.run_progress import TAIL_BYTES, PaceWatch, Target, complete_lines, newest, parse_reports
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.kind import JobKind
@@ -211,6 +211,9 @@ class Observer:
         ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt or attempt.moved)
         if attempt.moved and ending.state == RunState.PREEMPTED:
             ending = ending._replace(reason=NO_MACHINES)
+        if ending.state == RunState.COMPLETED and self.request.get("writes_result") and self._result() is None:
+            text = f"{NO_RESULT}; see orchestrator logs {self.folder.name}"
+            ending = JobEnding(RunState.FAILED, 1, EndCause.ERROR, text)
         last = self.last_report()
         started = attempt.started
         return {
@@ -246,11 +249,20 @@ class Observer:
         start = max(0, size - TAIL_BYTES)
         return parse_reports(complete_lines(files.read(name, start), cut=start > 0))
 
+    def _result(self) -> dict[str, Any] | None:
+        """Return result.json; None: the job did not write it."""
+        try:
+            return dict(json.loads(self.output(RESULT)))
+        except NotFoundError:
+            return None
+
     def store(self) -> str | None:
         """Return the token store that the run prepared, as `--data` takes it; None: it prepared none (yet)."""
         if not self._kind.makes_store or self.refresh().last.state != RunState.COMPLETED:
             return None
-        name = PurePosixPath(json.loads(self.output(RESULT))["store"]).name
+        if (result := self._result()) is None:
+            return None
+        name = PurePosixPath(result["store"]).name
         return places.datastore_uri(self.request["datastore"], f"{places.TOKEN_STORES}{name}")
 
     def _queue_problem(self, last: AzureAttempt) -> str | None:
@@ -282,6 +294,7 @@ class Observer:
         reports = self._last_reports() if last.started is not None else []
         report = newest(reports)
         completed = state == RunState.COMPLETED
+        result = self._result() if self._kind.scored and completed else None
         world = range(self.request["nodes"] * self.request["processes_per_node"])
         status = RunStatus(
             **self._recorded_facts(record),
@@ -289,7 +302,7 @@ class Observer:
             eta=Target.from_plan(self.plan).eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
             store=self.store(),
-            results=read_results(json.loads(self.output(RESULT))) if self._kind.scored and completed else None,
+            results=read_results(result) if result is not None else None,
             ranks=dict.fromkeys(world, 0) if completed else {},
             tracking_uri=self.wire.tracking_uri() if last.started is not None else None,
             metrics=report.get("metrics", {}),
