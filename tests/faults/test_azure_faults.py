@@ -430,6 +430,26 @@ def test_completed_run_without_result_is_still_listed(
     assert [status.state for status in AzureBackend(orchestrator._home).list()] == [RunState.COMPLETED]
 
 
+def test_status_in_flight_keeps_a_resumed_attempt(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = orchestrator.submit(plan())
+    cloud.move(run.name, "Running")
+    cloud.move(run.name, "Failed", {"code": "UserError", "message": "exited with status code 1."})
+    reports = observer.Observer._last_reports
+    with monkeypatch.context() as patch:
+
+        def resumed_meanwhile(one: observer.Observer) -> list[dict[str, Any]]:
+            patch.setattr(observer.Observer, "_last_reports", reports)
+            run.resume()
+            return reports(one)
+
+        patch.setattr(observer.Observer, "_last_reports", resumed_meanwhile)
+        status = AzureBackend(orchestrator._home).describe(run.name)
+    assert (status.state, status.attempt) == (RunState.STARTING, 2)
+    assert (run.status().state, run.status().attempt) == (RunState.STARTING, 2)
+
+
 def test_missing_cluster_without_size_is_refused(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:

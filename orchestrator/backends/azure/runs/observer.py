@@ -96,9 +96,9 @@ class Observer:
         if record.last.ended is not None:
             return record
         refreshed = record.with_last(**self._changes(record.last, cancelled=record.cancelled))
-        if refreshed != record:
-            self.folder.write(refreshed)
-        return refreshed
+        if refreshed == record or self.folder.update(record, refreshed) is refreshed:
+            return refreshed
+        return self.refresh()  # another command has changed the record meanwhile
 
     def _with_attempts_of_azure(self, record: RunRecord) -> RunRecord:
         """Return the record with the attempts that the run's supervisor in Azure has submitted since."""
@@ -107,9 +107,9 @@ class Observer:
             if (job := self.wire.job(name)) is None:
                 break
             created = seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
-            record = record.with_another(name).with_last(intended=created, confirmed=True)
-            record = record.with_last(**self._changes(record.last, cancelled=False))
-            self.folder.write(record)
+            another = record.with_another(name).with_last(intended=created, confirmed=True)
+            another = another.with_last(**self._changes(another.last, cancelled=False))
+            record = self.folder.update(record, another)
         return record
 
     def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
@@ -175,9 +175,8 @@ class Observer:
             return attempt
         if last.ended is not None or last.started is None or not _is_later(started, last.started):
             return last
-        record = record.with_last(**self._new_life(last, started))
-        self.folder.write(record)
-        return record.last
+        record = self.folder.update(record, record.with_last(**self._new_life(last, started)))
+        return record.last if record.last.job == attempt.job else attempt
 
     def _start(self, attempt: AzureAttempt, details: dict[str, Any]) -> dict[str, Any]:
         started = seconds(details.get("startTimeUtc"))
@@ -308,7 +307,9 @@ class Observer:
             metrics=report.get("metrics", {}),
         )
         if state.terminal:  # `list` shows hundreds of finished runs: each costs requests only once
-            self.folder.write(record.model_copy(update={"final": status}))
+            final = record.model_copy(update={"final": status})
+            if self.folder.update(record, final) is not final:
+                return self.status()
         return status
 
     def recorded(self, warning: str | None = None) -> RunStatus:

@@ -19,11 +19,11 @@ from typing import Any
 from orchestrator.backends.base import REQUEST
 from orchestrator.runs.status import AttemptEnd, RunAttempt, RunState, RunStatus
 from orchestrator.support.errors import StorageError
-from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.files import hold, write_text
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
-RECORD = "record.json"
+RECORD, LOCK = "record.json", "record.lock"
 FORMER_TAG, REASON_TAG, RESUMED_TAG = "orchestrator.former", "orchestrator.former_reason", "orchestrator.resumed"
 FORMER_FIELDS = {"state", "cause", "exit_code", "step", "preempt", "moved"}
 MAX_TAG = 250  # characters: a tag of Azure has at most 256
@@ -144,6 +144,29 @@ class RecordFolder:
 
     def write(self, record: RunRecord) -> None:
         """Replace record.json as a whole: other processes that follow the run read it at any moment."""
+        with hold(self.path / LOCK):
+            self._replace(record)
+
+    def update(self, known: RunRecord, changed: RunRecord) -> RunRecord:
+        """Replace a record unless it was changed since it was read; return the stored one.
+
+        Requests to Azure take seconds: meanwhile another command may have recorded an attempt, or a cancel.
+
+        Args:
+            known: the record as it was read.
+            changed: its new content.
+
+        Raises:
+            StorageError: the stored record is damaged.
+        """
+        with hold(self.path / LOCK):
+            stored = self.read()
+            if stored.model_dump_json() != known.model_dump_json():
+                return stored
+            self._replace(changed)
+        return changed
+
+    def _replace(self, record: RunRecord) -> None:
         write_text(self.path / RECORD, record.model_dump_json(indent=1))
 
     def document(self, name: str) -> dict[str, Any]:
