@@ -167,6 +167,7 @@ def test_checkpoint_contains_progress_of_run(tmp_path: Path) -> None:
         "good_steps": 0,
         "skipped": 0,
         "best": [],
+        "best_steps": [],
         "stale": 1,
         "seconds": 0.0,
         "out_of_time": False,
