@@ -14,21 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from train_jobs.artifacts.files import sync
+from train_jobs.artifacts.files import checked_json, parse_checked, sync
 from train_jobs.artifacts.regular_files import read_bytes
 from train_jobs.config.errors import ConflictError
 
 COMMIT = "COMMIT.json"
 FORMAT = 2
-CHECKSUM = "sha256"
 FOLDER = re.compile(r"step-(\d{8})")
 """Name of a checkpoint's folder; the group is its step."""
 DAMAGED = "damaged-"
@@ -75,20 +73,13 @@ def read_commit(folder: Path) -> Commit:
         ValueError: the file is truncated, damaged or not a commit.
     """
     try:
-        document = json.loads(read_bytes(folder / COMMIT))
-        if document.pop(CHECKSUM, None) not in {None, checksum(document)}:
-            raise ValueError(f"damaged commit: {folder / COMMIT}")
+        document = parse_checked(read_bytes(folder / COMMIT))
         files = {
             name: WrittenFile(facts["bytes"], facts["sha256"]) for name, facts in document.get("files", {}).items()
         }
         return Commit(document["step"], document["validation_loss"], files, document.get("format", 0))
-    except (KeyError, TypeError, AttributeError, RecursionError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise ValueError(f"not a commit: {folder / COMMIT}: {type(problem).__name__}: {problem}") from None
-
-
-def checksum(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a commit's content without its own checksum, in hex."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def write_commit(folder: Path, commit: Commit) -> None:
@@ -100,8 +91,7 @@ def write_commit(folder: Path, commit: Commit) -> None:
     # Written in place: a mounted blob store has no atomic rename. A truncated file does not parse, so it counts as
     # missing.
     document = {"format": commit.format, **asdict(commit)}
-    text = json.dumps({**document, CHECKSUM: checksum(document)}, indent=1)
-    finish(write_file(folder / COMMIT, [text.encode()]))
+    finish(write_file(folder / COMMIT, [checked_json(document, indent=1).encode()]))
     with contextlib.suppress(OSError):  # not every mounted store can sync a folder
         sync(folder)
 

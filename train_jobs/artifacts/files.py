@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +27,8 @@ from typing import IO, Any, BinaryIO, Literal, Protocol
 from train_jobs.artifacts.regular_files import open_regular, read_bytes
 
 SYNCS = 8  # at the same time; more are not faster
+CHECKSUM = "sha256"
+"""Key of a JSON object that holds the hash of its other keys."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -128,6 +130,39 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):  # RecursionError: deeply nested arrays
         return None
     return document if isinstance(document, dict) else None
+
+
+def checksum(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object without its own checksum, in hex."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def checked_json(document: Mapping[str, Any], *, indent: int) -> str:
+    """Return a JSON object as text, with the hash of its content as last key.
+
+    Args:
+        document: the object, without the key `CHECKSUM`.
+        indent: spaces of a level.
+    """
+    return json.dumps({**document, CHECKSUM: checksum(document)}, indent=indent, ensure_ascii=False)
+
+
+def parse_checked(content: bytes) -> dict[str, Any]:
+    """Return the object that `checked_json` wrote, without its checksum; one without checksum is accepted.
+
+    Raises:
+        ValueError: the content is not a JSON object, or differs from its checksum.
+    """
+    # A flipped bit in a number still parses. Files of earlier versions have no checksum.
+    try:
+        document = json.loads(content)
+        if not isinstance(document, dict):
+            raise ValueError("not a JSON object")
+        if document.pop(CHECKSUM, None) not in (None, checksum(document)):
+            raise ValueError("the content differs from its checksum")
+    except RecursionError:
+        raise ValueError("too deeply nested") from None
+    return document
 
 
 def sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""manifest.json of a token store: written last, so that a folder without it is not a store.
+"""manifest.json of a token store: written last, so that a folder without it is not a store. It contains its own hash.
 
 Both packages read it: the job to train on the store, the laptop to plan and to print it.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
 
-from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.files import checked_json, file_sha256, parse_checked
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.artifacts.store_places import StorePath, store_bytes, write_whole
@@ -274,13 +274,12 @@ def require_manifest(folder: StorePath) -> StoreManifest:
 def reason_unreadable(folder: StorePath) -> str:
     """Return the reason why this version cannot read a store from a folder."""
     try:
-        document = json.loads(store_bytes(folder / MANIFEST_FILE))
+        document = parse_checked(store_bytes(folder / MANIFEST_FILE))
     except FileNotFoundError:
         return f"it has no {MANIFEST_FILE}" if folder.is_dir() else "no such folder"
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return f"{MANIFEST_FILE} is damaged"
-    version = document.get("version") if isinstance(document, dict) else None
-    if version != STORE_VERSION:
+    if (version := document.get("version")) != STORE_VERSION:
         return f"version {version}, but this code reads version {STORE_VERSION}"
     try:
         manifest = StoreManifest.model_validate(document)
@@ -359,9 +358,14 @@ def read_manifest(folder: StorePath) -> StoreManifest | None:
 def stored_manifest(folder: StorePath) -> StoreManifest | None:
     """Return the manifest of a store of this version, also of a store whose other files are damaged."""
     try:
-        return StoreManifest.model_validate_json(store_bytes(folder / MANIFEST_FILE))
+        return StoreManifest.model_validate(parse_checked(store_bytes(folder / MANIFEST_FILE)))
     except (OSError, ValueError):
         return None
+
+
+def write_manifest(folder: StorePath, manifest: StoreManifest) -> None:
+    """Write manifest.json, with its checksum, into the folder of a store whose other files are complete."""
+    write_whole(folder / MANIFEST_FILE, checked_json(manifest.model_dump(mode="json"), indent=2))
 
 
 def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:

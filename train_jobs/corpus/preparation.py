@@ -22,8 +22,9 @@ from train_jobs.artifacts.store_manifest import (
     reason_unreadable,
     store_content,
     stored_manifest,
+    write_manifest,
 )
-from train_jobs.artifacts.store_places import RemotePath, StorePath, remove_folder, write_whole
+from train_jobs.artifacts.store_places import RemotePath, StorePath, remove_folder
 from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE, given_rule, read_vocabulary
 from train_jobs.config.errors import ConflictError, DataError, StorageError, in_shell
 from train_jobs.config.prepare import MIN_BYTES_FOR_WORKERS, TextConfig
@@ -242,7 +243,7 @@ def _lead(
         if path.name not in listed:
             path.unlink()  # of an earlier text or a damaged store, or from a process that died while writing
     # Last of all: a reader accepts the folder as soon as the manifest exists.
-    write_whole(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
+    write_manifest(folder, manifest)
     if not options.keep_steps:
         remove_folder(folder / PARTS)
     counts = manifest.splits.items()

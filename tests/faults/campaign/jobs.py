@@ -119,7 +119,7 @@ def _files(*patterns: str) -> Callable[[Path], Iterator[Path]]:
 
 WEIGHTS = _files("runs/*/outputs/model/model.safetensors", "runs/*/outputs/result.json")
 CLOUD = ("--cluster", "cpu-ds3", "--sku", "Standard_DS3_v2", "--set", "azure.preflight=false")
-STORE = _files("token-stores/*/*.arrow", "token-stores/*/vocab.txt")
+STORE = _files("token-stores/*/*.arrow", "token-stores/*/vocab.txt", "token-stores/*/manifest.json")
 JOBS = {
     "prepare": Job(("submit", "prepare", "-f", "prepare.yaml"), _write_text, STORE),
     "prepare-large": Job(("submit", "prepare", "-f", "prepare.yaml"), _write_large_text, STORE),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,14 @@ def encoded_as(documents: Sequence[Sequence[Sequence[int]]]) -> EncodedDocuments
         np.array([len(sentence) for sentence in sentences], np.int64),
         np.array([len(document) for document in documents], np.int64),
     )
+
+
+def flips_of_one_bit(content: bytes, count: int) -> Iterator[bytes]:
+    """Yield copies of a content, each with another random bit flipped."""
+    for bit in random.Random(0).sample(range(8 * len(content)), count):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        yield bytes(flipped)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
+from tests.unit.corpus.small_corpora import contents, documents_of, flips_of_one_bit, prepare, sentences, sources
 from train_jobs.artifacts.files import hold
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.store_manifest import SPLITS
@@ -415,6 +415,31 @@ def test_record_is_valid_only_with_all_files(tmp_path: Path) -> None:
     assert read_record(tmp_path, "step", VocabularyRecord, "other") is None
     (tmp_path / "data.arrow").write_bytes(b"1234")  # on a mounted store, files may appear after their record
     assert read_record(tmp_path, "step", VocabularyRecord, "k") is None
+
+
+def test_bit_flips_never_change_what_record_says(tmp_path: Path) -> None:
+    record = VocabularyRecord(key="k", seconds=0.25, pieces=5, rule=bert_rule(lowercase=True))
+    write_record(tmp_path, "step", record)
+    path = tmp_path / "step.json"
+    for content in flips_of_one_bit(path.read_bytes(), 400):
+        path.write_bytes(content)
+        assert read_record(tmp_path, "step", VocabularyRecord, "k") in (None, record), content
+    path.write_text(record.model_dump_json())  # of an earlier version: without checksum
+    assert read_record(tmp_path, "step", VocabularyRecord, "k") == record
+
+
+def test_step_with_changed_count_in_record_is_repeated(tmp_path: Path) -> None:
+    data = TextConfig(text=sources(tmp_path, 2), vocab_size=200)
+    folder = prepare(data, tmp_path / "store", keep_steps=True).folder
+    whole = contents(folder)
+    (folder / "manifest.json").unlink()
+    record = folder / "parts" / "tokens-00000.json"
+    text = record.read_text()
+    documents = json.loads(text)["splits"]["train"]["documents"]
+    record.write_text(text.replace(f'"documents": {documents}', f'"documents": {documents - 10}'))
+    assert record.read_text() != text
+    prepare(data, folder)
+    assert contents(folder) == whole
 
 
 def test_part_written_in_batches_without_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.unit.corpus.small_corpora import encoded_as, prepare, sources
-from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.files import checked_json, file_sha256, parse_checked
 from train_jobs.artifacts.store_manifest import on_store
 from train_jobs.config import DataError, PretrainConfig, TextConfig
 from train_jobs.corpus.store.inspection import histogram, verify
@@ -26,9 +25,9 @@ def store(tmp_path: Path) -> TokenStore:
 def problems_after_change(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list[str]:
     """Return the problems of a store whose manifest was changed."""
     path = store.folder / "manifest.json"
-    document = json.loads(path.read_text())
+    document = parse_checked(path.read_bytes())
     change(document)
-    path.write_text(json.dumps(document))
+    path.write_text(checked_json(document, indent=2))
     return verify(store.folder)
 
 

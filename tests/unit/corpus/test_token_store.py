@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
@@ -12,9 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.corpus.small_corpora import encoded_as
-from train_jobs.artifacts.files import file_sha256
-from train_jobs.artifacts.store_manifest import DAMAGED_FILE, MANIFEST_FILE, SpecialIds, StoreManifest, read_manifest
+from tests.unit.corpus.small_corpora import encoded_as, flips_of_one_bit
+from train_jobs.artifacts.files import checked_json, file_sha256, parse_checked
+from train_jobs.artifacts.store_manifest import (
+    DAMAGED_FILE,
+    MANIFEST_FILE,
+    SpecialIds,
+    StoreManifest,
+    read_manifest,
+    reason_unreadable,
+    write_manifest,
+)
 from train_jobs.artifacts.vocabulary_file import SPECIAL_PIECES, VOCABULARY_FILE
 from train_jobs.config import DataError
 from train_jobs.corpus.store.inspection import unigram_entropy
@@ -50,7 +57,7 @@ def write_store(folder: Path, *, vocab_size: int = 10, block_tokens: int = 6, bl
         splits=writer.splits,
         shards=writer.shards,
     )
-    (folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    write_manifest(folder, manifest)
     return TokenStore.open(folder)
 
 
@@ -109,7 +116,7 @@ def test_incomplete_folder_is_refused(tmp_path: Path, damage: str) -> None:
         case "half a manifest":
             manifest.write_bytes(manifest.read_bytes()[:100])
         case "another version":
-            manifest.write_text(manifest.read_text().replace('"version":3', '"version":2'))
+            manifest.write_text('{"version": 2}')
         case "no shard":
             shard.unlink()
         case "short shard":
@@ -138,15 +145,32 @@ def test_flipped_bit_is_detected_before_training(tmp_path: Path) -> None:
 def test_store_that_was_made_again_is_not_marked_by_an_old_job(tmp_path: Path) -> None:
     folder = write_store(tmp_path / "store").folder
     old = TokenStore.open(folder)
-    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    manifest = parse_checked((folder / MANIFEST_FILE).read_bytes())
     shard = folder / manifest["shards"][0]["file"]
     shard.write_bytes(shard.read_bytes() + b"more")
     manifest["shards"][0] |= {"size": shard.stat().st_size, "sha256": file_sha256(shard)}
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    (folder / MANIFEST_FILE).write_text(checked_json(manifest, indent=2))
     with pytest.raises(DataError, match="damaged"):
         old.block("train", 0)
     assert not (folder / DAMAGED_FILE).exists()
     assert read_manifest(folder) is not None
+
+
+def test_bit_flips_never_change_what_manifest_says(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store")
+    path = store.folder / MANIFEST_FILE
+    for content in flips_of_one_bit(path.read_bytes(), 400):
+        path.write_bytes(content)
+        found = read_manifest(store.folder)
+        assert found in (None, store.manifest), content
+        assert found or reason_unreadable(store.folder).startswith("manifest.json is damaged"), content
+
+
+def test_manifest_without_checksum_is_read(tmp_path: Path) -> None:
+    """Earlier versions wrote none."""
+    store = write_store(tmp_path / "store")
+    (store.folder / MANIFEST_FILE).write_text(store.manifest.model_dump_json(indent=2))
+    assert read_manifest(store.folder) == store.manifest
 
 
 def test_vocabulary_that_is_a_folder_is_damage(tmp_path: Path) -> None:

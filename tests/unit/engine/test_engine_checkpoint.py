@@ -14,7 +14,8 @@ from engine_disk import Disk
 from safetensors.torch import load_file
 
 from orchestrator.backends.folder.outputs import damaged_warning
-from train_jobs.artifacts.commit import CHECKSUM, COMMIT, checksum, committed, verify
+from train_jobs.artifacts.commit import COMMIT, committed, verify
+from train_jobs.artifacts.files import CHECKSUM, checksum
 from train_jobs.assembly.starting_point import set_aside_damaged
 from train_jobs.config import ConflictError, OptimizerConfig, StorageError, TrainingError
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint, CheckpointStore, Retention

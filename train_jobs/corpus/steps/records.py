@@ -1,7 +1,7 @@
 """Records of the steps of a preparation, the keys that decide whether a record is valid, and the tasks of workers.
 
     parts/documents-00012.arrow   cleaned documents of part 12
-    parts/documents-00012.json    key, counts, size and SHA-256 of the files
+    parts/documents-00012.json    key, counts, size and SHA-256 of the files; SHA-256 of this content
 
 A record is written last: files without one are ignored. Its key is a hash of everything that determines the content of
 its files. A step whose record has the expected key is skipped; any other step is repeated. Nothing relies on renames,
@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.files import checked_json, file_sha256, parse_checked
 from train_jobs.artifacts.fingerprints import EXTRACTOR, DataFingerprint, content_hashes
 from train_jobs.artifacts.store_manifest import STORE_VERSION, Shard, Split, SplitCounts
 from train_jobs.artifacts.store_places import StoreFolder, StorePath, write_whole
@@ -182,14 +182,14 @@ def describe_file(path: StorePath) -> StepFile:
 
 
 def write_record(folder: StorePath, name: str, record: StepRecord) -> None:
-    """Write NAME.json into a folder."""
-    write_whole(folder / f"{name}.json", record.model_dump_json(indent=1))
+    """Write NAME.json, with its checksum, into a folder."""
+    write_whole(folder / f"{name}.json", checked_json(record.model_dump(mode="json"), indent=1))
 
 
 def read_record(
     folder: StorePath, name: str, kind: type[RecordT], key: str, *, files: StorePath | None = None
 ) -> RecordT | None:
-    """Return the record with this key; None if it is missing or truncated, or if a file has another size.
+    """Return the record with this key; None if it is missing or damaged, or if a file has another size.
 
     Args:
         folder: folder of the record.
@@ -199,9 +199,9 @@ def read_record(
         files: folder of its files. None: the folder of the record.
     """
     try:
-        record = kind.model_validate_json((folder / f"{name}.json").read_bytes())
+        record = kind.model_validate(parse_checked((folder / f"{name}.json").read_bytes()))
         whole = all(((files or folder) / file.name).stat().st_size == file.size for file in record.contents)
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         return None
     return record if whole and record.key == key else None
 
