@@ -243,12 +243,15 @@ def test_damage_is_for_next_start_if_other_nodes_found_the_store(tmp_path: Path)
     assert contents(prepare(data, folder).folder) == before
 
 
-def test_store_with_damaged_manifest_is_not_taken_for_other_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("old", "new"), [('"version"', "version"), ('"mask": 4', '"mask": 5')])
+def test_store_with_damaged_manifest_is_not_taken_for_other_text(tmp_path: Path, old: str, new: str) -> None:
     data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
     folder = prepare(data, tmp_path / "store").folder
     whole = contents(folder)
     manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text()[:-1])
+    text = manifest.read_text()
+    manifest.write_text(text.replace(old, new))
+    assert manifest.read_text() != text
     with pytest.raises(ConflictError, match="that cannot be read") as caught:
         prepare(data, folder)
     assert caught.value.facts == {"why": "manifest.json is damaged"}
