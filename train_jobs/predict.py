@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from train_jobs.artifacts.files import file_sha256, read_object, write_text
+from train_jobs.artifacts.files import file_sha256, has_content, read_object, write_text
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.model_tokenizer import TOKENIZER, TOKENIZER_FILE, VOCABULARY
@@ -57,6 +57,7 @@ from train_jobs.tools.mirror import MirrorThread
 
 RESULT = "result.json"
 CUT = "cut"  # key of a result: number of truncated rows
+FILE = "predictions_file"  # key of a result: size and hash of the joined file
 HELD_OUT = "validation_"  # prefix of held-out metrics in metrics.jsonl
 
 
@@ -115,6 +116,7 @@ def predict(config: PredictConfig, *, output: Path, device: str = "auto") -> dic
     if known is not None:
         world.log(f"nothing to do: {path} already exists")
         result = known
+        tidy(job, output)
     else:
         with Watchdog(config.watchdog, world, output):
             result = run(job, output)
@@ -133,13 +135,13 @@ def run(job: PredictJob, output: Path) -> dict[str, Any]:
         Preempted: SIGTERM stopped the job; complete windows are kept.
     """
     world, parts = job.world, job.parts
-    metrics = MetricsLog(output / METRICS_FILE if world.is_main else None)
-    mirror = MirrorThread(output / METRICS_FILE, job.config) if world.is_main else None
+    metrics, mirror = reporters(job, output)
     result: dict[str, Any] = {}
-    with metrics.mirrored(mirror, from_step=sys.maxsize):  # reports of an earlier start are kept
-        resumed = world.is_main and parts.begin(job.identity, restart=job.config.resume == "never")
-        windows = pending_windows(job)
-        before = job.input.rows - sum(window.rows for _, window in windows)
+    resumed = world.is_main and parts.begin(job.identity, restart=job.config.resume == "never")
+    windows = pending_windows(job)
+    before = job.input.rows - sum(window.rows for _, window in windows)
+    # Later reports are of windows that are predicted again, after damage to the parts or to the joined file.
+    with metrics.mirrored(mirror, from_step=before):
         if resumed and before:
             world.log(f"resume     {before:,} of {job.input.rows:,} rows are predicted already")
             # the earlier start may have been killed between the last window and its report
@@ -149,10 +151,27 @@ def run(job: PredictJob, output: Path) -> dict[str, Any]:
         if world.is_main:
             with world.activity.doing("joining", step=job.input.rows):
                 result = finish(job, output, done, metrics)
+                # Before the result, which ends the job: a crash of the machine after it must not lose the scores.
+                with storage.storage_errors(output, METRICS_FILE):
+                    metrics.sync()
                 storage.write_json(output / RESULT, result)
                 parts.remove()
             print(f"predicted {parts.path}", flush=True)
     return result
+
+
+def tidy(job: PredictJob, output: Path) -> None:
+    """Do what a kill right after the result prevented: remove the parts and copy the last metrics."""
+    metrics, mirror = reporters(job, output)
+    with metrics.mirrored(mirror, from_step=sys.maxsize):
+        if job.world.is_main:
+            job.parts.remove()
+
+
+def reporters(job: PredictJob, output: Path) -> tuple[MetricsLog, MirrorThread | None]:
+    """Return the log of metrics and its mirror; on other processes than the main one they do nothing."""
+    path = output / METRICS_FILE
+    return (MetricsLog(path), MirrorThread(path, job.config)) if job.world.is_main else (MetricsLog(None), None)
 
 
 def predict_windows(job: PredictJob, windows: list[tuple[int, RowWindow]], before: int, metrics: MetricsLog) -> Done:
@@ -223,9 +242,10 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
         "predictions": str(job.parts.path),
         "rows": job.input.rows,
         CUT: sum(one[CUT] for one in score_inputs),
-        "seconds": round(done.seconds, 3),
-        "rows_per_second": round(done.rows / max(done.seconds, 1e-6), 1),
     }
+    if done.rows:  # else earlier starts predicted everything, and this one measured nothing
+        seconds, rate = done.seconds, done.rows / max(done.seconds, 1e-6)
+        result |= {"seconds": round(seconds, 3), "rows_per_second": round(rate, 1)}
     model = job.task.forward.model
     if isinstance(model, OnnxModel) and model.agreement is not None:
         print(model.agreement, flush=True)
@@ -240,23 +260,44 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
         (output / RESULT).unlink(missing_ok=True)
         if config.evaluate:
             write_text(output / SCORED_ROWS, scored_rows_text(job.task.scored_rows(score_inputs)))
-    job.parts.join(count)
-    return {**result, "identity": digest(job.identity)}
+    return {**result, FILE: job.parts.join(count), "identity": digest(job.identity)}
 
 
 def pending_windows(job: PredictJob) -> list[tuple[int, RowWindow]]:
     """Return windows without a part, with their numbers; call it on every process."""
     # Only the main process looks: on a shared disk the others may see another state.
     windows, world = job.input.windows, job.world
-    mine = [number for number in range(len(windows)) if not job.parts.has(number)] if world.is_main else []
+    mine = []
+    for number in range(len(windows) if world.is_main else 0):
+        with world.activity.doing("verification", step=number):  # reads each part, for minutes if they are large
+            mine += [] if job.parts.has(number) else [number]
     return [(number, windows[number]) for number in json.loads(world.gather_texts(json.dumps(mine))[0])]
 
 
 def finished(job: PredictJob, output: Path) -> dict[str, Any] | None:
-    """Return the result of an earlier start with the same identity; None without one, or if `resume` is never."""
-    known = read_object(output / RESULT) or {}
-    there = job.config.resume == "auto" and known.get("identity") == digest(job.identity) and job.parts.path.is_file()
-    return known if job.world.from_main(int(there)) else None
+    """Return the result of an earlier start with the same identity.
+
+    Returns:
+        None without a result, if `resume` is never, or if the file of predictions has changed in the run's folder.
+
+    Raises:
+        SpecError: the file has changed elsewhere; it may be the user's work, so it is not replaced.
+    """
+    known, path, world = read_object(output / RESULT) or {}, job.parts.path, job.world
+    there = job.config.resume == "auto" and known.get("identity") == digest(job.identity) and path.is_file()
+    if not world.from_main(int(there)):
+        return None
+    # A result of an earlier version has no record of the file.
+    changed = world.is_main and FILE in known and not has_content(path, known[FILE])
+    if not world.from_main(int(changed)):
+        return known
+    if not path.resolve().is_relative_to(output.resolve()):
+        raise SpecError(
+            f"cannot resume: {path} has changed since it was written",
+            fix="move it to predict again, or --set resume=never to replace it",
+        )
+    world.log(f"{path} has changed since it was written: predicting again")
+    return None
 
 
 def read_rows(task: Predictor) -> Input:

@@ -188,6 +188,29 @@ def file_sha256(path: Path | Readable) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def content_record(path: Path) -> dict[str, Any]:
+    """Return size and SHA-256 of a file, as JSON; see `has_content`.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return {"size": path.stat().st_size, "sha256": file_sha256(path)}
+
+
+def has_content(path: Path, record: Any) -> bool:
+    """Return whether a file exists, can be read and is as recorded.
+
+    Args:
+        path: the file.
+        record: what `content_record` returned; anything else matches no file.
+    """
+    try:
+        # the size first: a cut file needs no hash
+        return isinstance(record, dict) and path.stat().st_size == record.get("size") and content_record(path) == record
+    except OSError:
+        return False
+
+
 POLL_SECONDS = 0.02
 
 

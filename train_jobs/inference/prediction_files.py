@@ -1,12 +1,14 @@
 """Prediction files: one part per window, joined into one file once all windows are predicted.
 
 The parts are in the folder FILE.parts, with the identity of the predictions. A later start reuses them if its identity
-is the same.
+is the same. Each part has a marker with the score inputs of its window, and with the hashes of both; a part that does
+not match its marker is written again.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from train_jobs.artifacts.files import read_object, sync, write_text
+from train_jobs.artifacts.files import content_record, has_content, read_object, sync, write_text
 from train_jobs.config import DataError
 from train_jobs.config.privacy import problem_text
 from train_jobs.engine.runtime import storage
@@ -261,11 +263,16 @@ class PredictionParts:
             return False
 
     def has(self, number: int) -> bool:
-        """Return whether the complete part of a window exists."""
-        return self._score_inputs_file(number).is_file()
+        """Return whether the complete part of a window exists and matches its marker.
+
+        A damaged part, and one of a version that recorded no hashes, counts as missing: `write` replaces it.
+        """
+        marker = read_object(self._marker_file(number)) or {}
+        intact = marker.get("score_inputs_sha256") == _sha256(json.dumps(marker.get("score_inputs")))
+        return intact and has_content(self._file(number), marker.get("part"))
 
     def write(self, number: int, records: Sequence[Record], score_inputs: Mapping[str, Any]) -> None:
-        """Write the part of a window, then its score inputs.
+        """Write the part of a window, then its marker.
 
         Raises:
             StorageError: the disk is full or read-only.
@@ -274,17 +281,22 @@ class PredictionParts:
         with storage.storage_errors(self.folder, "the predictions"):
             with atomic_file(self._file(number)) as temporary:
                 self._output_format.write(temporary, records)
-            write_text(self._score_inputs_file(number), json.dumps(score_inputs))
+                part = content_record(temporary)
+            text = json.dumps(score_inputs)
+            marker = {"part": part, "score_inputs_sha256": _sha256(text), "score_inputs": json.loads(text)}
+            write_text(self._marker_file(number), json.dumps(marker))
 
     def score_inputs(self, count: int) -> list[dict[str, Any]]:
         """Return the score inputs of `count` windows, in their order."""
-        return [json.loads(self._score_inputs_file(number).read_text(encoding="utf-8")) for number in range(count)]
+        markers = [self._marker_file(number).read_text(encoding="utf-8") for number in range(count)]
+        return [json.loads(marker)["score_inputs"] for marker in markers]
 
-    def join(self, count: int) -> None:
-        """Join the parts into the file."""
+    def join(self, count: int) -> dict[str, Any]:
+        """Join the parts into the file; return its size and hash, as `content_record` does."""
         parts = [self._file(number) for number in range(count)]
         with storage.storage_errors(self.path.parent, "the predictions"), atomic_file(self.path) as temporary:
             self._output_format.join(parts, temporary)
+            return content_record(temporary)
 
     def remove(self) -> None:
         """Delete the parts."""
@@ -293,7 +305,7 @@ class PredictionParts:
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:08d}{self.path.suffix}"
 
-    def _score_inputs_file(self, number: int) -> Path:
+    def _marker_file(self, number: int) -> Path:
         return self.folder / f"{number:08d}.json"
 
 
@@ -308,6 +320,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _field(value: Any) -> str:
