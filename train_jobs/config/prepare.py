@@ -95,9 +95,8 @@ class SourceConfig(CheckedConfig):
     def dataset_parts(self) -> tuple[str, str | None, str]:
         """Return name, configuration (None: default) and split of `dataset`."""
         assert self.dataset is not None, "the source consists of files"
-        name, _, split = self.dataset.partition("@")
-        name, _, configuration = name.partition(":")
-        return name, configuration or None, split or "train"
+        written, _, split = self.dataset.partition("@")
+        return dataset_name(written), written.partition(":")[2] or None, split or "train"
 
     @property
     def dataset_folder(self) -> Path | None:

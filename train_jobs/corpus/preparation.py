@@ -318,7 +318,7 @@ def _exclusive(folder: StorePath, node: Node, progress: PreparationProgress) -> 
 
 
 def _lock_file(folder: StorePath, node: Node) -> Path:
-    """Return the lock file of a node, because not every shared disk supports locks."""
+    """Return the lock file of a node; each has its own, because not every shared disk supports locks."""
     place = folder
     if isinstance(place, RemotePath):
         place = _disk_of(place) / f"prepare-{hashlib.sha256(place.url.encode()).hexdigest()[:16]}"
