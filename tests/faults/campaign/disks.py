@@ -102,7 +102,7 @@ def _unmount(home: Path, until: float) -> None:
 
 
 def damage(change: Callable[[Scene, Path], None]) -> Callable[[Scene], bool]:
-    """Return a fault that kills all processes and damages a file of a checkpoint or token store, any of them."""
+    """Return a fault that kills all processes and damages any file of a checkpoint, store or prediction."""
 
     def hit(scene: Scene) -> bool:
         killed = signal_all(scene.home)

@@ -72,7 +72,7 @@ def _network(seconds: int) -> Fault:
 
 SLOW_SECONDS = 100  # a fault of this duration is tried 10 times
 TRAINS = ("pretrain", "nodes-2", "finetune", "sweep")
-STORES = ("prepare", "prepare-large", *TRAINS)
+STORED = ("prepare", "prepare-large", *TRAINS, "predict", "evaluate")
 NODES = ("nodes-2",)
 ALL = ("prepare", "pretrain", "nodes-2", "finetune", "predict", "evaluate", "sweep")
 SINGLE = ("prepare", "pretrain", "nodes-2", "finetune", "predict", "evaluate")
@@ -153,18 +153,18 @@ FAULTS: Mapping[str, Fault] = {
         needs=_needs_strace,
     ),
     "flipped-bit": Fault(
-        "all are killed, and a bit of any file of a checkpoint or store flips",
+        "all are killed, and a bit of any file of a checkpoint, store or prediction flips",
         disks.damage(disks.flip),
         ("lost",),
-        STORES,
+        STORED,
         last=SYNC,
         roles=(FILES,),
     ),
     "torn-file": Fault(
-        "all are killed, and any file of a checkpoint or store is cut",
+        "all are killed, and any file of a checkpoint, store or prediction is cut",
         disks.damage(disks.tear),
         ("lost",),
-        STORES,
+        STORED,
         last=SYNC,
         roles=(FILES,),
     ),

@@ -24,6 +24,7 @@ PROGRESS = ("documents_", "tokens_")  # of a preparation, which reports what eac
 METRICS = ("runs/*/outputs/metrics.jsonl", "sweeps/*/metrics.jsonl", "azure-double/**/metrics.jsonl")
 NO_RESULT = "no result"
 LARGE_BYTES = 18 << 20  # a step with fewer bytes has no workers
+LARGE_ROWS, WINDOW = 12_000, ("--set", "batching.window=100")  # parts of predictions are there for some seconds
 CLOCKED = ("second", "slowest", "mfu", "share", "peak_memory", "eta")
 
 
@@ -97,7 +98,7 @@ def _write_large_text(folder: Path) -> None:
 def _write_tables(folder: Path) -> None:
     write_model(folder)
     draw, words = random.Random(0), {"good": WORDS[:15], "bad": WORDS[15:30]}
-    for name, count in (("train", 64), ("dev", 24)):
+    for name, count in (("train", 64), ("dev", 24), ("large", LARGE_ROWS)):
         labels = [draw.choice(sorted(words)) for _ in range(count)]
         rows = [f"{' '.join(draw.choices(words[label], k=8))}\t{label}" for label in labels]
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -131,12 +132,12 @@ JOBS = {
     ),
     "finetune": Job(("submit", "finetune", "-f", "finetune.yaml"), _write_tables, WEIGHTS),
     "predict": Job(
-        ("submit", "predict", "--model", "tuned", "--input", "dev.tsv"),
+        ("submit", "predict", "--model", "tuned", "--input", "large.tsv", *WINDOW),
         _write_tables,
         _files("runs/*/outputs/predictions.*"),
     ),
     "evaluate": Job(
-        ("submit", "evaluate", "--model", "tuned", "--data", "dev.tsv"),
+        ("submit", "evaluate", "--model", "tuned", "--data", "large.tsv", *WINDOW),
         _write_tables,
         _files("runs/*/outputs/result.json"),
     ),

@@ -19,8 +19,9 @@ from orchestrator.testing import AzureDouble
 from tests.conftest import Console
 from train_jobs.config.fields import Config
 
-FILES = "files"  # of a checkpoint or a token store, in place of a role
+FILES = "files"  # of a checkpoint, a token store or predictions, in place of a role
 STORED = ("runs/*/outputs/checkpoints/*/*", "token-stores/*/*", "token-stores/*/parts/*")
+STORED += ("runs/*/outputs/predictions.*", "runs/*/outputs/*.parts/*")
 WATCH_SECONDS = 0.05
 HANGS = 200.0  # seconds after which a command is given up, on an idle machine
 SLOWEST = 4.0  # times the duration of an undisturbed job, which a busy machine prolongs
@@ -152,7 +153,7 @@ def present_roles(home: Path) -> set[str]:
 
 
 def stored_files(home: Path) -> list[Path]:
-    """Return the files of checkpoints and token stores that are not empty."""
+    """Return the files of checkpoints, token stores and predictions that are not empty."""
     found = sorted({path for pattern in STORED for path in home.glob(pattern)})
     return [path for path in found if path.is_file() and path.stat().st_size]
 
