@@ -173,7 +173,7 @@ def test_preempted_job_fails_without_a_warning(
     assert error is not None
     assert error["code"] == "UserError"  # as the service does
     assert "PreemptionError: Nodes of this job got pre-empted." in error["message"]
-    assert "warned" not in running_azure.logs("one")["std_log.txt"]  # bash may say that its child was killed
+    assert "warned" not in running_azure.logs("one")["std_log.txt"]  # bash may print that its child was killed
     with pytest.raises(ValueError, match="only a running job"):
         running_azure.preempt("one")
 
