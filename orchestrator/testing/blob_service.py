@@ -72,7 +72,7 @@ class Storage:
         self.key = base64.b64encode(secrets.token_bytes(64)).decode()
         self._blocks: dict[tuple[str, str], dict[str, bytes]] = {}
         self._described: dict[Path, tuple[dict[str, str], str]] = {}
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._signatures: dict[str, tuple[str, str]] = {}
         for container in datastores.values():
             self.make(container)
@@ -198,12 +198,12 @@ class Storage:
             block: id of the block.
             data: its content.
         """
-        with self._lock:
+        with self.lock:
             self._blocks.setdefault((container, name), {})[block] = data
 
     def staged(self, container: str, name: str) -> list[tuple[str, int]]:
         """Return the staged blocks of a blob, each with its size in bytes."""
-        with self._lock:
+        with self.lock:
             return [(block, len(data)) for block, data in sorted(self._blocks.get((container, name), {}).items())]
 
     def commit(
@@ -221,7 +221,7 @@ class Storage:
         Raises:
             Refusal: a block was never staged.
         """
-        with self._lock:
+        with self.lock:
             staged = self._blocks.get((container, name), {})
             if missing := set(blocks) - staged.keys():
                 raise Refusal(400, "InvalidBlockList", f"The specified block list is invalid: {sorted(missing)}.")
@@ -380,17 +380,31 @@ class BlobService:
         if part == "metadata":
             blob = self.storage.describe(container, name, metadata)
             return Reply(200, headers={**blob.headers, **ENCRYPTED})
+        content_type = call.headers.get("x-ms-blob-content-type", "application/octet-stream")
+        with self.storage.lock:  # of two writers with the same condition one must be refused
+            self._check_condition(call, container, name)
+            if part == "blocklist":
+                blocks = [element.text or "" for element in ElementTree.fromstring(call.body)]
+                blob = self.storage.commit(container, name, blocks, metadata, content_type)
+            elif call.headers.get("x-ms-blob-type") != "BlockBlob":  # append and page blobs have other semantics
+                raise Refusal(400, "InvalidBlobType", "the double keeps block blobs only")
+            else:
+                blob = self.storage.write(container, name, [call.body], metadata, content_type)
+        return Reply(201, headers={**blob.headers, **ENCRYPTED})
+
+    def _check_condition(self, call: Call, container: str, name: str) -> None:
+        """Check the condition of a write.
+
+        Raises:
+            Refusal: the blob exists, or is not the one that the write may replace.
+        """
         if call.headers.get("if-none-match") == "*" and self._exists(container, name):
             raise Refusal(409, "BlobAlreadyExists", "The specified blob already exists.")
-        content_type = call.headers.get("x-ms-blob-content-type", "application/octet-stream")
-        if part == "blocklist":
-            blocks = [element.text or "" for element in ElementTree.fromstring(call.body)]
-            blob = self.storage.commit(container, name, blocks, metadata, content_type)
-        elif call.headers.get("x-ms-blob-type") != "BlockBlob":  # append and page blobs have other semantics
-            raise Refusal(400, "InvalidBlobType", "the double keeps block blobs only")
-        else:
-            blob = self.storage.write(container, name, [call.body], metadata, content_type)
-        return Reply(201, headers={**blob.headers, **ENCRYPTED})
+        if (wanted := call.headers.get("if-match")) is not None:
+            with suppress(Refusal):
+                if wanted in ("*", self.storage.find(container, name).etag):
+                    return
+            raise _changed()
 
     def _copied(self, call: Call) -> bytes:
         """Return the bytes of another blob of the account that a block is made from (Put Block From URL).
@@ -413,6 +427,11 @@ class BlobService:
         return False
 
 
+def _changed() -> Refusal:
+    """Return the refusal of a request whose blob has another version."""
+    return Refusal(412, "ConditionNotMet", "The condition specified using HTTP conditional header(s) is not met.")
+
+
 def _read(call: Call, blob: StoredBlob) -> Reply:
     headers = {
         **blob.headers,
@@ -424,7 +443,7 @@ def _read(call: Call, blob: StoredBlob) -> Reply:
         **{f"{METADATA}{name}": value for name, value in blob.metadata.items()},
     }
     if call.headers.get("if-match", blob.etag) not in (blob.etag, "*"):
-        raise Refusal(412, "ConditionNotMet", "The condition specified using HTTP conditional header(s) is not met.")
+        raise _changed()
     if call.method == "HEAD":
         return Reply(200, b"", {**headers, "Content-Length": str(blob.size)})
     if (wanted := call.headers.get("x-ms-range") or call.headers.get("range")) is None:

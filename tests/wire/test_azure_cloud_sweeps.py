@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.backends import load_backend, require
+from orchestrator.backends.capabilities import SupervisesSweeps
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, SpecError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweep import Sweep
 from orchestrator.sweeps.driver import cloud
+from orchestrator.sweeps.driver.control import check_secrets
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.testing import AzureDouble
 from orchestrator.testing.jobs.job_table import PREEMPTED
@@ -143,6 +146,61 @@ def test_cancel_ends_trials_and_schedule(submit: Any, azure: AzureDouble, step: 
     assert schedules(azure) == [f"supervise-{sweep.name}"]
     assert step(sweep) == RunState.RUNNING
     assert len(jobs(azure)) == 4
+
+
+def change_snapshot(sweep: Sweep) -> None:
+    """Let the sweep have started with other code, so that no step can plan a trial."""
+    sweep.status()
+    folder, store = sweep.folder, require(load_backend("azure", sweep.folder.path.parents[1]), SupervisesSweeps)
+    folder.write_record(folder.record().model_copy(update={"snapshot": "0" * 64}))
+    version = store.read_sweep("double", sweep.name)[1]
+    store.write_sweep("double", sweep.name, cloud.pack(folder), version)
+
+
+@pytest.mark.long
+def test_lasting_conflict_fails_sweep_with_its_reason(submit: Any, azure: AzureDouble, step: Any) -> None:
+    """It is not another step that was faster: each later step would end the same way."""
+    sweep = submit()
+    step(sweep)
+    change_snapshot(sweep)
+    assert step(sweep) == RunState.FAILED
+    assert sweep.status().reason == f"the code changed since sweep {sweep.name} started"
+    assert schedules(azure) == []
+    sweep.cancel()
+    assert step(sweep) == RunState.CANCELLED
+    assert schedules(azure) == []
+    assert {job.status for job in azure.jobs.all()} == {"Canceled"}
+
+
+@pytest.mark.long
+def test_cancel_works_when_trials_cannot_be_planned(submit: Any, azure: AzureDouble, step: Any) -> None:
+    sweep = submit()
+    step(sweep)
+    change_snapshot(sweep)
+    sweep.cancel()
+    assert step(sweep) == RunState.CANCELLED
+    assert schedules(azure) == []
+    assert {job.status for job in azure.jobs.all()} == {"Canceled"}
+
+
+@pytest.mark.long
+def test_resume_keeps_what_a_step_wrote_meanwhile(
+    submit: Any, azure: AzureDouble, step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = submit()
+    sweep.cancel()
+    assert step(sweep) == RunState.CANCELLED
+    other = Sweep(sweep.folder, sweep.folder.path.parents[1])
+
+    def while_resuming(record: Any) -> None:
+        monkeypatch.setattr(cloud, "check_secrets", check_secrets)
+        other.resume()
+        step(sweep)
+
+    monkeypatch.setattr(cloud, "check_secrets", while_resuming)
+    with pytest.raises(ConflictError, match="another process has changed it"):
+        sweep.resume()
+    assert len(sweep.status().rows) == 2
 
 
 def test_sweep_of_local_text_is_refused(submit: Any, azure: AzureDouble, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ ANSWERS: Answers = {
     "there already, small": (409, "BlobAlreadyExists"),
     "overwritten": b"new",
     "stale": (412, "ConditionNotMet"),
+    "stale write": (412, "ConditionNotMet"),
     "blocks that never came": (400, "InvalidBlockList"),
     "missing": (404, "BlobNotFound"),
     "missing container": (404, "ContainerNotFound"),
@@ -101,6 +102,7 @@ def scenario(url: str, key: str, account: str) -> Answers:
         answers["overwritten"] = box.upload_blob("run/b.txt", b"new", overwrite=True).download_blob().readall()
         stale = {"etag": '"0x1"', "match_condition": MatchConditions.IfNotModified}
         answers["stale"] = refusal(lambda: large.download_blob(**stale).readall())
+        answers["stale write"] = refusal(lambda: large.upload_blob(b"other", overwrite=True, **stale))
         answers["blocks that never came"] = refusal(lambda: large.commit_block_list(["bm9uZQ=="]))
         answers["missing"] = refusal(lambda: box.get_blob_client("none").download_blob())
         answers["missing container"] = refusal(lambda: service.get_container_client("none").upload_blob("x", b""))

@@ -138,6 +138,10 @@ class CloudDriver(Driver):
         """
         self._version = self._store.write_sweep(self._place, self.record.name, pack(self.folder), self._version)
 
+    def replaced(self) -> bool:
+        """Return whether another step has replaced the archive since the last time that this one read or wrote it."""
+        return self._store.read_sweep(self._place, self.record.name)[1] != self._version
+
     def _pause(self) -> None:
         """End the step once a round has neither started nor finished a trial."""
         progress = len(self._trials()), len(self.live)
@@ -194,7 +198,9 @@ def take_step(folder: SweepFolder, home: Path, backend: str, place: str) -> RunS
         try:
             driver.drive()
         except ConflictError:
-            raise
+            # Any other conflict is as in a driver of this machine: it lasts, so the sweep has failed.
+            if driver.replaced():
+                raise
         except UserError as problem:
             reason = problem.message
         state = folder.stored_state()
@@ -220,6 +226,7 @@ class CloudControl(DriverControl):
         self._where = CloudRecord.model_validate_json((folder.path / CLOUD).read_text())
         backend = load_backend(self._where.backend, home)
         self._store, self.poll_seconds = require(backend, SupervisesSweeps), backend.poll_seconds
+        self._version: str | None = None
 
     def status(self) -> SweepStatus:
         """Return the status of the last step."""
@@ -232,27 +239,34 @@ class CloudControl(DriverControl):
         return self._folder.stored_state().state
 
     def cancel(self) -> None:
-        """Request the end of the sweep, and take a step that cancels its trials."""
-        version = self._pull()
-        if self._folder.stored_state().state.terminal:
+        """Request the end of the sweep, and take a step that cancels its trials, also those of a failed sweep."""
+        state = self.state()
+        if state in {RunState.COMPLETED, RunState.CANCELLED}:
             return
         self._folder.cancel_file.touch()
-        self._store.write_sweep(self._where.place, self._folder.name, pack(self._folder), version)
+        if state.terminal:
+            self._start_again()
+        else:
+            self._push()
         take_step(self._folder, self._home, self._where.backend, self._where.place)
 
-    def _pull(self) -> str:
-        content, version = self._store.read_sweep(self._where.place, self._folder.name)
+    def _pull(self) -> None:
+        content, self._version = self._store.read_sweep(self._where.place, self._folder.name)
         unpack(content, self._folder)
-        return version
+
+    def _push(self) -> None:
+        # of the last pull: a step that was taken since wrote what this folder lacks
+        self._version = self._store.write_sweep(self._where.place, self._folder.name, pack(self._folder), self._version)
 
     def _restart(self) -> None:
-        # the caller may have changed the folder after its last look: the version is of the archive, not of the folder
-        version = self._store.read_sweep(self._where.place, self._folder.name)[1]
-        self._folder.cancel_file.unlink(missing_ok=True)
         check_secrets(self._folder.record())
+        self._folder.cancel_file.unlink(missing_ok=True)
+        self._start_again()
+
+    def _start_again(self) -> None:
         running = {"state": RunState.RUNNING, "reason": None, "ended": None}
         self._folder.write_state(self._folder.stored_state().model_copy(update=running))
-        self._store.write_sweep(self._where.place, self._folder.name, pack(self._folder), version)
+        self._push()
         self._store.start_sweep_supervision(self._where.place, self._folder.name, self._where.schedule)
 
 

@@ -127,6 +127,7 @@ class Driver:
         self.failed: set[int] = set()
         self.pruner = WeightPruner(self.record, self.backend)
         self.costs: dict[int, float] = {}
+        self.gpus: list[str] = []
         self.pauses = Pauses()
 
     def begin(self) -> None:
@@ -147,9 +148,12 @@ class Driver:
         try:
             if not self.backend.own_tracking:
                 self.parent.start_sync()
-            self.planner = TrialPlanner(self.record, self.home, self.parent.tags())
             self._load()
-            state, reason = self._loop()
+            if self.folder.cancel_file.exists():  # first: trials that cannot be planned can still be cancelled
+                state, reason = self._cancel()
+            else:
+                self._plan()
+                state, reason = self._loop()
         except UserError as problem:
             reason = problem.message
             raise
@@ -169,10 +173,6 @@ class Driver:
         self.study = self.folder.study()
         self.decided = self.folder.decisions()
         self.earlier = as_trials(self.folder, self.spec.space)
-        self.gpus: list[str] = []
-        if self.planner.first.compute.device == "gpu" and self.backend.shares_machine:
-            named = os.environ.get(GPUS)
-            self.gpus = named.split(",") if named else [str(number) for number in range(visible_gpus(os.environ))]
         trials = self._trials()
         moments = [moment for trial in trials for moment in recorded_moments(trial)]
         clock = self.state.clock or RunClock.start()
@@ -197,6 +197,13 @@ class Driver:
             live.end = ("stopped", stops[0]) if stops else live.end
         for number, end in unreported.items():  # once all results are known: one of them is the best
             self._report(number, end)
+
+    def _plan(self) -> None:
+        """Plan a trial, and read the GPUs that trials share."""
+        self.planner = TrialPlanner(self.record, self.home, self.parent.tags())
+        if self.planner.first.compute.device == "gpu" and self.backend.shares_machine:
+            named = os.environ.get(GPUS)
+            self.gpus = named.split(",") if named else [str(number) for number in range(visible_gpus(os.environ))]
 
     def _loop(self) -> tuple[RunState, str | None]:
         while True:
