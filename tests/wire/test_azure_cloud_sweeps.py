@@ -203,6 +203,25 @@ def test_resume_keeps_what_a_step_wrote_meanwhile(
     assert len(sweep.status().rows) == 2
 
 
+@pytest.mark.long
+def test_running_sweep_refuses_retry_and_extend(submit: Any, azure: AzureDouble, step: Any) -> None:
+    """Its next step would read a folder that the command is changing."""
+    sweep = submit()
+    step(sweep)
+    while not sweep.status().ended:
+        azure.move(jobs(azure)[-1], "Running")
+        azure.move(jobs(azure)[-1], "Failed")
+        assert step(sweep) == RunState.RUNNING
+    assert sweep.status().rows[1].state == RunState.FAILED
+    before = cloud.pack(sweep.folder)
+    with pytest.raises(ConflictError, match=f"sweep {sweep.name} is running"):
+        sweep.retry([1])
+    with pytest.raises(ConflictError, match=f"sweep {sweep.name} is running"):
+        sweep.extend(2)
+    sweep.status()
+    assert cloud.pack(sweep.folder) == before
+
+
 def test_sweep_of_local_text_is_refused(submit: Any, azure: AzureDouble, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text(SMALL_TEXT)
     with pytest.raises(SpecError, match="its trials need text of this machine"):

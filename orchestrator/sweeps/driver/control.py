@@ -246,12 +246,12 @@ class DriverControl(SweepControl):
         from orchestrator.specs.compute import ResolvedCompute
         from orchestrator.specs.site import site_of
 
+        status = self.status()
         if self._folder.has_driver():
             raise ConflictError(
                 f"sweep {self._folder.name} is running",
                 fix=f"when it has finished: orchestrator sweep extend {self._folder.name}",
             )
-        status = self.status()
         self._check_limits(extended, status)
         self._check_unstarted(extended, status)
         spot = extended.trial["compute"]["tier"] != "dedicated"

@@ -72,9 +72,9 @@ class SweepFolder(SupervisedFolder[SweepState]):
         return (self.path / CLOUD).is_file() or super().alive(state)
 
     def has_driver(self) -> bool:
-        """Return whether a process drives the sweep, on a disk without locks too."""
+        """Return whether a process or a schedule drives the sweep, on a disk without locks too."""
         state = self.stored_state()  # after its last one, a driver that has released the lock may still be exiting
-        return self.locked() or (not state.state.terminal and super().alive(state))
+        return self.locked() or (not state.state.terminal and self.alive(state))
 
     def record(self) -> SweepRecord:
         """Read sweep.json, with the present paths of a moved or copied home."""
