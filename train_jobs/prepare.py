@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,14 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
         mirror.start()
     store: TokenStore | None = None
     try:
-        progress = PreparationProgress(log, metrics.report)
+        reports = [report for _, report in read_reports(output / METRICS_FILE)] if node.leads else []
+        before = max((report["metrics"].get("seconds", 0.0) for report in reports), default=0.0)
+
+        def report_part(parts: int, figures: Mapping[str, float]) -> None:
+            # with the time of all starts: the next start continues from the last one
+            metrics.report(parts, {**figures, "seconds": before + time.monotonic() - started})
+
+        progress = PreparationProgress(log, report_part)
         local = node.local_size
         with SystemMonitor(output, node=node.rank // local, nodes=node.size // local, on=node.rank % local == 0):
             store = make_store(
@@ -97,13 +104,14 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
                 options=StoreOptions(replace=config.store is None, keep_steps=config.keep_steps, is_preparation=True),
             )
         if node.leads:
-            figures = result(store, seconds=time.monotonic() - started)
+            # else a start was killed before it could end
+            reported = any("dropped" in report["metrics"] for report in reports)
+            figures = result(store, seconds=before if reported else before + time.monotonic() - started)
             if (slowest := progress.slowest_source()) is not None:
                 figures["slowest_source"], figures["slowest_source_mb_per_second"] = slowest[0], slowest[1] / 1e6
-            earlier = [report for _, report in read_reports(output / METRICS_FILE)]
-            if not any("dropped" in report["metrics"] for report in earlier):  # else a start died before it could end
+            if not reported:
                 # A start that finds the finished store counts no part: the step is that of the last one counted.
-                step = max([progress.parts, *(report["step"] for report in earlier)])
+                step = max([progress.parts, *(report["step"] for report in reports)])
                 metrics.report(step, {key: value for key, value in figures.items() if not isinstance(value, str)})
             storage.write_json(output / "result.json", figures)
             for line in text_use(store):
@@ -132,7 +140,7 @@ def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:
 
     Args:
         store: the finished store.
-        seconds: duration of the job.
+        seconds: duration of the job, over all of its starts.
     """
     manifest = store.manifest
     counts, text_bytes = sum_counts(manifest.splits.values()), manifest.data.total_bytes

@@ -49,6 +49,7 @@ from train_jobs.corpus.steps.records import (
 from train_jobs.corpus.steps.tokenisation import VOCABULARY, make_vocabulary
 
 RecordT = TypeVar("RecordT", bound=StepRecord)
+PartRecordT = TypeVar("PartRecordT", DocumentsRecord, TokensRecord)
 Report = Callable[[str], None]
 Figures = Callable[[int, Mapping[str, float]], None]
 SECONDS_BETWEEN_LINES = 10.0
@@ -71,19 +72,17 @@ class PreparationProgress:
         self.parts = 0
         """Parts done in every step, now and in earlier starts."""
         self._by_source: dict[str, tuple[float, float]] = {}
-        self.begin("", total=0, done=0)
+        self.begin("", total=0)
 
-    def begin(self, step: str, *, total: int, done: int) -> None:
+    def begin(self, step: str, *, total: int) -> None:
         """Begin a step.
 
         Args:
             step: its name.
             total: bytes left to process.
-            done: number of its parts that were done before.
         """
         self._step, self._total = step, total
-        self.parts += done
-        self._bytes = self._documents = self._workers = 0
+        self._bytes = self._documents = self._workers = self._done_bytes = self._done_documents = 0
         self._started = self._reported = time.monotonic()
 
     def advance(self, count: int, documents: int) -> None:
@@ -93,23 +92,31 @@ class PreparationProgress:
         if time.monotonic() - self._reported > self._every:
             self._report()
 
-    def part_done(self, source: str, size: int, seconds: float, workers: int) -> None:
-        """Count a finished part and report the figures of the step.
+    def count_part(self, source: str, size: int, record: DocumentsRecord | TokensRecord) -> None:
+        """Count a finished part of the step, of this start or an earlier one.
 
         Args:
             source: name of its source.
             size: its bytes.
-            seconds: time that a worker took for it.
-            workers: workers that run tasks now.
+            record: of the part.
         """
         self.parts += 1
-        self._workers = workers
+        self._done_bytes += size
+        self._done_documents += record.processed
         before = self._by_source.get(source, (0.0, 0.0))
-        self._by_source[source] = before[0] + size, before[1] + seconds
+        self._by_source[source] = before[0] + size, before[1] + record.seconds
+
+    def report_parts(self, workers: int) -> None:
+        """Report the figures of the step: parts of all starts, and the speed of this one.
+
+        Args:
+            workers: workers that run tasks now.
+        """
+        self._workers = workers
         if self._figures is not None:
             figures = {
-                "documents": self._documents,
-                "bytes": self._bytes,
+                "documents": self._done_documents,
+                "bytes": self._done_bytes,
                 "mb_per_second": self._speed() / MB,
                 "workers": workers,
             }
@@ -296,7 +303,7 @@ class Preparation:
                 fix="remove the source from data.text, or correct it",
             )
 
-    def _run_parts(self, tasks: Sequence[PartTask], kind: type[RecordT], files: StorePath) -> list[RecordT]:
+    def _run_parts(self, tasks: Sequence[PartTask], kind: type[PartRecordT], files: StorePath) -> list[PartRecordT]:
         """Return the record of each part: of an earlier start, or made by the executor."""
         step, by_number = tasks[0].step, {task.number: task for task in tasks}
         found = {
@@ -308,12 +315,15 @@ class Preparation:
             self.progress.log(f"{step}: {len(found)} of {len(tasks)} parts are done already")
         todo = [task for task in tasks if task.number not in found]
         names = source_names(self.setting.data)
-        self.progress.begin(step, total=sum(task.size for task in todo), done=len(found))
+        self.progress.begin(step, total=sum(task.size for task in todo))
+        for number, earlier in found.items():
+            self.progress.count_part(names[by_number[number].part.source], by_number[number].size, earlier)
         for result in self.executor.run(todo, self.progress.advance):
             record = kind.model_validate_json(result.record)
             task = by_number[result.number]
             found[task.number] = record
-            self.progress.part_done(names[task.part.source], task.size, record.seconds, self.executor.workers)
+            self.progress.count_part(names[task.part.source], task.size, record)
+            self.progress.report_parts(self.executor.workers)
         self.progress.end()
         return [found[task.number] for task in tasks]
 

@@ -381,6 +381,37 @@ def test_start_after_kill_reports_figures_at_same_step(tmp_path: Path) -> None:
     assert all("dropped" in report["metrics"] for report in reports)
 
 
+def test_figures_after_restart_count_all_starts(tmp_path: Path) -> None:
+    """The parts of an earlier start are in the store, so its time and its documents are in the figures."""
+    texts = sources(tmp_path, 2)
+    arguments = ["--config", "uncased", "--set", f"data.text={json.dumps(texts)}"]
+    arguments += ["--set", "data.vocab_size=200", "--set", "keep_steps=true"]
+    words = [sys.executable, "-m", "train_jobs.prepare", *arguments, "--output", str(tmp_path / "out")]
+    subprocess.run(words, capture_output=True, check=True)
+    path = tmp_path / "out" / "metrics.jsonl"
+    reports = [json.loads(line) for line in path.read_text().splitlines()]
+    (last,) = [report for report in reports if "dropped" in report["metrics"]]
+    whole = {key: value for report in reports for key, value in report["metrics"].items()}
+    # As if the first start had taken an hour, and had been killed before its last part was done.
+    kept = [report for report in reports if report["step"] < last["step"]]
+    kept[-1]["metrics"]["seconds"] = 3600.0
+    path.write_text("".join(json.dumps(report) + "\n" for report in kept))
+    (manifest,) = (tmp_path / "out" / "token-stores").rglob("manifest.json")
+    manifest.unlink()
+    max((manifest.parent / "parts").glob("tokens-*.json")).unlink()
+    subprocess.run(words, capture_output=True, check=True)
+    resumed: dict[str, float] = {}
+    for line in path.read_text().splitlines():
+        resumed |= json.loads(line)["metrics"]
+    assert resumed["seconds"] > 3600
+    assert resumed["mb_per_second"] == pytest.approx(resumed["bytes"] / 1e6 / resumed["seconds"], rel=0.01)
+    for name in ("tokens_documents", "tokens_bytes", "documents_documents"):
+        assert resumed[name] == whole[name], name
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["seconds"] == resumed["seconds"]
+    assert "slowest_source" in result  # of both sources, although the last start read one of them
+
+
 def test_preparing_does_not_import_pandas(tmp_path: Path) -> None:
     """pandas costs a third of a second per process if installed: pyarrow imports it to convert lists or arrays."""
     arguments = [

@@ -132,6 +132,11 @@ class DocumentsRecord(StepRecord):
     letters: LetterCounts
     """Characters of a sample, see `document_rules.DocumentSurvey`."""
 
+    @property
+    def processed(self) -> int:
+        """Documents that the step read."""
+        return self.read
+
 
 class DuplicatesRecord(StepRecord):
     """The documents that repeat an earlier one."""
@@ -160,6 +165,11 @@ class TokensRecord(StepRecord):
     """Counts by split."""
     unknown: Count
     """Tokens that are [UNK]."""
+
+    @property
+    def processed(self) -> int:
+        """Documents that the step read."""
+        return sum(counts.documents for counts in self.splits.values())
 
     @property
     def contents(self) -> list[StepFile]:
