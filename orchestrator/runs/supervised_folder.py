@@ -111,7 +111,7 @@ class SupervisedFolder(ABC, Generic[State]):
     tracking_file = Below("tracking.json")
     """Id and store of its MLflow run; written once the run is open."""
     behind_file = Below("mlflow-behind.txt")
-    """Why the copy in MLflow is behind; exists only while it is."""
+    """Why the copy in MLflow is behind; exists only while it is. Empty: it is still to be made."""
 
     @property
     def mlflow_run_id(self) -> str | None:

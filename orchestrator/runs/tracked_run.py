@@ -25,7 +25,7 @@ from orchestrator.runs.tracking_server import DEFAULTS, is_sign_in_refused, reas
 from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ServiceError, UserError
 from orchestrator.support.secret_sources import look_up
-from train_jobs.artifacts.files import hold, read_object, write_text
+from train_jobs.artifacts.files import hold, is_held, read_object, write_text
 from train_jobs.artifacts.metrics_file import metric_files
 from train_jobs.artifacts.tracking.logged_models import START_ID_TAG, link_start
 from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror, search_all
@@ -60,6 +60,7 @@ LOCK_SECONDS = 120.0  # longest wait for another process that syncs the same run
 COPIES = "mlflow-copies.json"
 RECORD = "tracking.json"  # id and store of the MLflow run
 BEHIND = "mlflow-behind.txt"
+LOCK = "mlflow.lock"
 DRAFT = ".mlflow-"  # prefix of the folder of artifacts to log
 SIGN_IN = ("MLFLOW_", "DATABRICKS_")  # prefixes of the variables from which MLflow's client takes its credentials
 
@@ -181,8 +182,8 @@ def start(command: Sequence[str], log: Path) -> None:
 def sync(request: TrackingRequest) -> Synced:
     """Make the MLflow run of a request equal to it: the store, the run, its parameters, tags, metrics and status.
 
-    A file in the folder contains the reason why the copy is behind, from the first failure until a call succeeds. The
-    caller holds `run_lock`.
+    A file in the folder contains the reason why the copy is behind, from the first failure until a call succeeds. It is
+    empty if the copy is still to be made. The caller holds `run_lock`.
 
     Raises:
         ServiceError: MLflow or its store refused.
@@ -217,8 +218,10 @@ def sync(request: TrackingRequest) -> Synced:
             return found
         if note:
             write_text(behind, f"{note}; for earlier runs: orchestrator mlflow sync --all")
-        else:
+        elif request.status != RUNNING:
             behind.unlink(missing_ok=True)
+        elif behind.exists():  # empty: the copy of its end is still to be made
+            write_text(behind, "")
     return found
 
 
@@ -305,7 +308,12 @@ def run_lock(folder: Path, verb: str = "sync") -> Any:
     """
     fix = sync_command(folder.name) if verb == "sync" else "run the same command again"
     busy = ServiceError(f"cannot {verb} {folder.name}: another process copies it to MLflow", fix=fix)
-    return hold(folder / "mlflow.lock", seconds=LOCK_SECONDS, busy=busy)
+    return hold(folder / LOCK, seconds=LOCK_SECONDS, busy=busy)
+
+
+def is_syncing(folder: Path) -> bool:
+    """Return whether a process copies a run or a sweep to MLflow now."""
+    return is_held(folder / LOCK)
 
 
 def _sync(request: TrackingRequest, note: str | None) -> Synced:
@@ -343,8 +351,8 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
             draft = Path(request.folder, f"{DRAFT}{os.getpid()}")
             draft.mkdir()  # not by tempfile, which would lock out the other members of a shared home
             try:
-                if own:  # the report would show that a copy is behind, for as long as it is in MLflow
-                    Path(request.folder, BEHIND).unlink(missing_ok=True)
+                if own:  # the report would show the reason, for as long as it is in MLflow
+                    write_text(Path(request.folder, BEHIND), "")
                 request.collect(draft)
                 log_files(client, run_id, draft)
             finally:

@@ -35,7 +35,7 @@ def test_hanging_server_does_not_delay_a_run(tmp_path: Path) -> None:
         assert exit_file.stat().st_mtime - exported < 5.0, "the job itself waited"
         assert run.state().ended is not None
         assert run.state_file.stat().st_mtime - exit_file.stat().st_mtime < 5.0, "the supervisor waited"
-        wait_for(run.behind_file.exists, what="the warning")
+        wait_for(lambda: bool(run.behind_file.read_text()), what="the warning")
         shown = console("status", run.name).out
         assert "the copy in MLflow is behind: " in shown
         assert f"repair: orchestrator mlflow sync {run.name}" in shown

@@ -105,7 +105,7 @@ def test_server_that_was_away_gets_the_run_later(tmp_path: Path) -> None:
         first = wait_for_copy(submitted(console, server.uri))
         server.kill()
         other = submitted(console, server.uri, train={"steps": 16})
-        wait_for(other.behind_file.exists, what="the warning")
+        wait_for(lambda: bool(other.behind_file.read_text()), what="the warning")
         shown = console("status", other.name).out
         assert other.state().state == "completed"
         assert f"orchestrator mlflow sync {other.name}" in shown

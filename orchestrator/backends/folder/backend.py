@@ -25,7 +25,7 @@ from orchestrator.backends.base import (
 )
 from orchestrator.backends.capabilities import CopiesToMlflow, Deletes, DeletesWeights, Inspects, Registers
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
-from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
+from orchestrator.backends.folder.mlflow_sync import behind_warning, is_behind, sync_run
 from orchestrator.backends.folder.outputs import best_checkpoint, damaged_warning, delete_weights, download
 from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
 from orchestrator.backends.folder.run_index import RunIndex
@@ -469,7 +469,7 @@ def _at_present(run: RunFolder, document: str, content: bytes) -> bytes:
 
 def _warning(run: RunFolder, state: LocalState) -> str | None:
     """Return what the user should know: processes that survived, the supervisor's warning, damage, a copy behind."""
-    behind = run.behind_file.read_text().strip() if run.behind_file.exists() else None
+    behind = behind_warning(run, state)
     first = survivors_warning(run, state) or state.warning or damaged_warning(run.outputs / "checkpoints")
     return "; ".join(filter(None, (first, behind))) or None
 

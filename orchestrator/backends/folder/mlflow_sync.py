@@ -13,9 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends.folder.mlflow_records import tracking_request
-from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.runs.tracked_run import Synced, exit_code_of, is_copied, run_lock, start, sync
+from orchestrator.backends.folder.run_folder import LocalState, RunFolder
+from orchestrator.runs.tracked_run import (
+    Synced,
+    exit_code_of,
+    is_copied,
+    is_syncing,
+    run_lock,
+    start,
+    sync,
+    sync_command,
+)
 from train_jobs.artifacts.redaction import redact_output
+
+START_SECONDS = 120.0  # after the end of a run, in which the process that copies it starts, on a busy machine too
 
 
 def sync_run(run: RunFolder, to: str | None = None) -> Synced:
@@ -42,6 +53,39 @@ def is_behind(run: RunFolder, known: frozenset[str] | None = None) -> bool:
     state = run.state()
     ended = state.state.terminal and bool(state.attempts)
     return ended and not is_copied(run.metrics, run.mlflow_run_id, state.state, known)
+
+
+def expect_copy(run: RunFolder) -> None:
+    """Note, before the job starts, that MLflow is to get a copy of a run: an empty note, which a sync deletes.
+
+    Whichever process is killed afterwards, `behind_warning` then finds that the copy is missing.
+    """
+    with suppress(OSError):  # a full disk
+        run.behind_file.touch()
+
+
+def forget_copy(run: RunFolder) -> None:
+    """Delete the empty note of an ended run that is copied already; a reason stays."""
+    with suppress(OSError):
+        if not run.behind_file.read_text().strip():
+            run.behind_file.unlink()
+
+
+def behind_warning(run: RunFolder, state: LocalState) -> str | None:
+    """Return why MLflow lacks something of a run; None: it does not, or a process is copying it.
+
+    Args:
+        run: its folder.
+        state: its state.
+    """
+    try:
+        reason = run.behind_file.read_text().strip()
+    except FileNotFoundError:
+        return None
+    starting = state.ended is not None and state.now() - state.ended < START_SECONDS
+    if reason or not state.state.terminal or starting or is_syncing(run.path) or not is_behind(run):
+        return reason or None
+    return f"the copy in MLflow is behind: no process is making it; repair: {sync_command(run.name)}"
 
 
 def start_sync(run: RunFolder) -> None:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 from orchestrator.backends.base import NO_RESULT, RESULT
 from orchestrator.backends.folder.log_files import LogClock
-from orchestrator.backends.folder.mlflow_sync import is_behind, start_sync
+from orchestrator.backends.folder.mlflow_sync import expect_copy, forget_copy, is_behind, start_sync
 from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
 from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.backends.run_progress import last_report
@@ -203,6 +203,7 @@ class TrackedRun:
         """Note that an attempt begins: its MLflow run is to be opened after some seconds."""
         # that of an earlier attempt may name a run that no longer exists, and a process may still copy its metrics
         self._run.tracking_file.unlink(missing_ok=True)
+        expect_copy(self._run)
         self._due = time.monotonic() + _seconds(os.environ.get(OPEN_VARIABLE))
 
     def open_if_due(self) -> None:
@@ -227,6 +228,8 @@ class TrackedRun:
         """Begin to copy what a killed job left behind; a completed one has usually copied everything itself."""
         if is_behind(self._run):
             start_sync(self._run)
+        else:
+            forget_copy(self._run)
 
 
 def _seconds(text: str | None) -> float:
