@@ -29,7 +29,7 @@ from train_jobs.artifacts.files import hold, is_held, read_object, write_text
 from train_jobs.artifacts.metrics_file import metric_files
 from train_jobs.artifacts.tracking.logged_models import START_ID_TAG, link_start
 from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror, search_all
-from train_jobs.artifacts.tracking.mlflow_store import ARTIFACTS, SQLITE, prepare, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import ARTIFACTS, SQLITE, forget_replacement, prepare, sqlite_path
 from train_jobs.artifacts.tracking.run_datasets import RunDataset, log_datasets
 from train_jobs.artifacts.tracking.run_files import log_files
 from train_jobs.config.errors import in_shell
@@ -218,6 +218,8 @@ def sync(request: TrackingRequest) -> Synced:
             return found
         if note:
             write_text(behind, f"{note}; for earlier runs: orchestrator mlflow sync --all")
+            if path is not None:
+                forget_replacement(path)
         elif request.status != RUNNING:
             behind.unlink(missing_ok=True)
         elif behind.exists():  # empty: the copy of its end is still to be made

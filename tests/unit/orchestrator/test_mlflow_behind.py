@@ -14,6 +14,7 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs import tracked_run
 from orchestrator.runs.status import RunState
 from tests.mlflow_runs import ENDED, make_tracked_run
+from train_jobs.artifacts.tracking import mlflow_store
 
 
 @pytest.fixture
@@ -37,6 +38,30 @@ def test_copy_lost_with_the_supervisor_is_a_warning(home: Path) -> None:
     assert LocalBackend(home).describe("run").warning is None, "a process has some time to start"
     sync_run(run)
     assert not run.behind_file.exists()
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_note_about_replaced_store_survives_a_kill(home: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The kill is before or after the new store was created."""
+    (home / "mlflow.db").write_bytes(b"no database" * 1000)
+    run = make_tracked_run(home)
+
+    def kill(path: Path, **_: object) -> None:
+        if where == "before":
+            raise KeyboardInterrupt
+        create(path)
+        raise KeyboardInterrupt
+
+    create = mlflow_store._create
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow_store, "_create", kill)
+        with pytest.raises(KeyboardInterrupt):
+            sync_run(run)
+    (kept,) = home.glob("mlflow.db.broken-*")
+    note = str(sync_run(run).note)
+    assert f"it is now {kept.name}, and a new one was created" in note
+    assert note in run.behind_file.read_text()
+    assert sync_run(run).note is None
 
 
 def test_copy_killed_at_its_artifacts_is_a_warning(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

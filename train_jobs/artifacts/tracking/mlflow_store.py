@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from train_jobs.artifacts.files import hold, sync
+from train_jobs.artifacts.files import hold, sync, write_text
 from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount
 from train_jobs.config.errors import StorageError, in_shell
 
@@ -164,14 +164,14 @@ def prepare(path: Path, *, deep: bool = False) -> str | None:
         deep: see `examine`; after an error of the store.
 
     Returns:
-        One sentence if the store was migrated or replaced.
+        One sentence if the store was migrated or replaced; if replaced, in each call until `forget_replacement`.
 
     Raises:
         StorageError: it stays unusable; nothing was changed.
     """
     if examine(path, deep=deep).condition == Condition.READY:
         relocate_artifacts(path)
-        return None
+        return _replacement(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_suffix(".lock")
     busy = StorageError(f"cannot prepare the MLflow store {path}: another process holds its lock", fix=f"fuser {lock}")
@@ -179,7 +179,7 @@ def prepare(path: Path, *, deep: bool = False) -> str | None:
         found = _examine_created(path, deep=deep)
         if found.condition == Condition.READY:  # another process was faster
             relocate_artifacts(path)
-            return None
+            return _replacement(path)
         if found.condition in (Condition.UNUSABLE, Condition.NEW):
             raise StorageError(f"cannot use the MLflow store: {found.reason}", fix=found.fix)
         if found.condition == Condition.OLD and (kept := _migrate(path)):
@@ -188,7 +188,7 @@ def prepare(path: Path, *, deep: bool = False) -> str | None:
         if found.condition == Condition.MISSING:
             _create(path)
             _examine_created(path)  # by another process, if that was faster
-            return None
+            return _replacement(path)
         return _replace(path, found.reason)
 
 
@@ -326,12 +326,31 @@ def _migrate(path: Path) -> Path | None:
 def _replace(path: Path, reason: str) -> str:
     """Set a broken store aside and create a new one; return the sentence about it."""
     kept = _free(path, "broken")
+    note = f"the MLflow store was broken ({reason}): it is now {kept.name}, and a new one was created"
+    write_text(_note_file(path), note)  # before the rename: the next process must know it after a kill
     for part in PARTS:  # a journal that stays would be applied to the new store
         source = Path(f"{path}{part}")
         if source.exists():
             source.rename(f"{kept}{part}")
     _create(path)
-    return f"the MLflow store was broken ({reason}): it is now {kept.name}, and a new one was created"
+    return note
+
+
+def _note_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.replaced")
+
+
+def _replacement(path: Path) -> str | None:
+    """Return the sentence about a replaced store that no caller has recorded; None: no store was replaced."""
+    try:
+        return _note_file(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def forget_replacement(path: Path) -> None:
+    """Forget that a store was replaced; the caller has recorded the sentence of `prepare`."""
+    _note_file(path).unlink(missing_ok=True)
 
 
 def _free(path: Path, word: str) -> Path:
