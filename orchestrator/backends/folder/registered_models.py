@@ -134,7 +134,9 @@ def _register(
         known = [one for one in versions if one.tags.get(RUN_TAG) == status.name]
         version = next((one for one in known if MODEL_TAG in one.tags), None)
         if version is None:
-            made = _log_model(client, run, plan, tags, Weights(run.name, run.model / WEIGHTS))
+            made = _logged_models(client, run).get(None)
+            if made is None:
+                made = _log_model(client, run, plan, tags, Weights(run.name, run.model / WEIGHTS))
             # by its place: MLflow looks up the source models:/ID in the store of the environment, not in this client's
             version = client.create_model_version(
                 name,
@@ -173,15 +175,27 @@ def _tags(run: RunFolder, status: RunStatus, plan: Mapping[str, Any]) -> dict[st
     return {**found, SWEEP_TAG: str(sweep)} if sweep else found
 
 
+def _logged_models(client: Any, run: RunFolder) -> dict[str | None, Any]:
+    """Return the logged models of a run: step of a checkpoint, or None for the final weights -> model.
+
+    Those that a killed command did not finish are deleted: the caller holds `run_lock`, so no other is at work.
+    """
+    experiment = client.get_run(run.mlflow_run_id).info.experiment_id
+    known = {}
+    for one in client.search_logged_models([experiment], f"source_run_id = '{run.mlflow_run_id}'"):
+        if WEIGHTS_TAG not in one.tags:
+            continue  # of the user's own code
+        if str(one.status) == "READY":
+            known[one.tags.get(CHECKPOINT_TAG)] = one
+        elif str(one.status) == "PENDING":
+            client.delete_logged_model(one.model_id)
+    return known
+
+
 def _log_checkpoints(run: RunFolder, status: RunStatus, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Log the model of each kept checkpoint of a run that has none yet; return step and uri of all, in their order."""
     client, tags = _client(status), _tags(run, status, plan)
-    experiment = client.get_run(run.mlflow_run_id).info.experiment_id
-    logged = client.search_logged_models([experiment], f"source_run_id = '{run.mlflow_run_id}'")
-    known = {
-        one.tags[CHECKPOINT_TAG]: one for one in logged if CHECKPOINT_TAG in one.tags and str(one.status) == "READY"
-    }
-    found = []
+    known, found = _logged_models(client, run), list[dict[str, Any]]()
     for folder in sorted((run.outputs / CHECKPOINTS).glob("step-*")):
         if (commit := committed(folder)) is None or WEIGHTS not in commit.files:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from mlflow.entities import ViewType
 from mlflow.tracking import MlflowClient
 
+from orchestrator.backends.capabilities import MODEL_TAG
 from orchestrator.backends.folder.mlflow_records import tracking_request
 from orchestrator.backends.folder.mlflow_sync import sync_run
 from orchestrator.backends.folder.run_folder import RunFolder
@@ -50,6 +52,21 @@ import mlflow
 print(json.dumps(mlflow.pyfunc.load_model(sys.argv[1]).predict(json.loads(sys.argv[2]))))
 """
 
+KILLED = """
+import os, signal
+from pathlib import Path
+from mlflow.tracking import MlflowClient
+from orchestrator.backends.folder import registered_models
+from orchestrator.backends.local.backend import LocalBackend
+
+def kill(*given, **named):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+owner = MlflowClient if hasattr(MlflowClient, "{name}") else registered_models
+setattr(owner, "{name}", kill)
+LocalBackend(Path("{home}")).register_model("run", "bert")
+"""
+
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -70,6 +87,12 @@ def run(tmp_path: Path, empty_store: Path, exported: Path, monkeypatch: pytest.M
 
 def client_of(home: Path) -> MlflowClient:
     return MlflowClient(tracking_uri=default_uri(home), registry_uri=default_uri(home))
+
+
+def logged_models(run: RunFolder, home: Path) -> list[Any]:
+    client = client_of(home)
+    experiment = client.get_run(str(run.mlflow_run_id)).info.experiment_id
+    return list(client.search_logged_models([experiment]))
 
 
 def texts_below(folder: Path) -> dict[str, str]:
@@ -117,6 +140,23 @@ def test_second_call_makes_no_second_version(run: RunFolder, tmp_path: Path) -> 
     client = client_of(tmp_path)
     assert len(client.search_model_versions("name = 'bert'")) == 1
     assert str(client.get_model_version_by_alias("bert", "champion").version) == "1"
+
+
+@pytest.mark.parametrize(
+    ("killed_in", "ready_before"), [("link_or_copy", 0), ("create_model_version", 1)], ids=["copy", "version"]
+)
+def test_repeat_after_a_kill_makes_one_logged_model(
+    run: RunFolder, tmp_path: Path, killed_in: str, ready_before: int
+) -> None:
+    home, script = str(tmp_path), Path(tmp_path, "killed.py")
+    script.write_text(KILLED.format(name=killed_in, home=home))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [model.status for model in logged_models(run, tmp_path)] == ["READY" if ready_before else "PENDING"]
+    found = LocalBackend(tmp_path).register_model("run", "bert")
+    (model,) = logged_models(run, tmp_path)
+    version = client_of(tmp_path).get_model_version("bert", found["version"])
+    assert (found["version"], model.status, version.tags[MODEL_TAG]) == ("1", "READY", model.model_id)
 
 
 def test_alias_moves_to_newer_run(run: RunFolder, tmp_path: Path, exported: Path) -> None:
