@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends import require
 from orchestrator.backends.azure.places import write_cache
 from orchestrator.backends.azure.prices import PRICES_FILE
+from orchestrator.backends.capabilities import Resumes
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
+from orchestrator.run import Run
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import QuotaError, SpecError
+from orchestrator.support.errors import AuthError, QuotaError, SpecError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
 
@@ -171,3 +174,46 @@ def test_queued_job_without_machines_moves_on(
     azure.move(f"{run.name}-a2", "Failed", {"code": "UserError", "message": "a bug of the job"})
     assert not run._backend.restart_if_needed(run.name), "the move is no restart, and errors have none here"
     assert azure.violations == []
+
+
+@pytest.fixture
+def stuck(azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan) -> Run:
+    """Submit a run with three sizes, whose job is queued at a cluster that gets no machines."""
+    run = orchestrator.submit(make_plan(sku=[T4, A100, H100]))
+    azure.move(run.name, "Queued")
+    azure.without_capacity(next(iter(clusters(azure))))
+    return run
+
+
+def size_of(azure: AzureDouble, job: str) -> str:
+    """Return the size of the machines of a job's cluster."""
+    return clusters(azure)[azure.job(job).properties["computeId"].rpartition("/")[2]][0]
+
+
+def restart(run: Run) -> bool:
+    """Do what a follower does at each look; return whether the run continues."""
+    return require(run._backend, Resumes).restart_if_needed(run.name)
+
+
+def test_move_whose_cancel_failed_is_repeated(azure: AzureDouble, stuck: Run) -> None:
+    azure.fail_next("POST *jobs/*/cancel", status=403)
+    with pytest.raises(AuthError):
+        restart(stuck)
+    assert azure.job(stuck.name).status == "Queued"
+    for _ in range(2):
+        assert restart(stuck)
+    assert azure.job(stuck.name).status == "Canceled"
+    assert size_of(azure, f"{stuck.name}-a2") == A100
+
+
+def test_job_that_got_machines_in_the_end_is_no_move(azure: AzureDouble, stuck: Run) -> None:
+    """The cancel never arrived, and the cluster found machines: the next eviction is an eviction."""
+    azure.fail_next("POST *jobs/*/cancel", status=403)
+    with pytest.raises(AuthError):
+        restart(stuck)
+    azure.move(stuck.name, "Running")
+    azure.move(stuck.name, "Failed", {"code": "UserError", "message": "PreemptionError: Nodes got pre-empted."})
+    (attempt,) = stuck.status().attempts
+    assert (attempt.state, attempt.reason) == (RunState.PREEMPTED, "PreemptionError: Nodes got pre-empted.")
+    assert not restart(stuck), "evictions of dedicated machines have no restarts here"
+    assert len(azure.jobs.all()) == 1

@@ -89,19 +89,22 @@ def leave_machines(observer: Observer, record: RunRecord) -> bool:
     Args:
         observer: of the run.
         record: of the run, as Azure has just reported it.
+
+    Raises:
+        UserError: Azure refused, or cannot be reached; the next call repeats the cancel.
     """
     last, cluster = record.last, observer.request["cluster"]["name"]
     queued = last.confirmed and last.state == RunState.QUEUED and not record.cancelled
     if not (queued and observer.request.get("alternatives")) or cluster == SERVERLESS:
         return False
-    if last.moved:
-        return True
-    errors = _errors(observer.wire.compute(cluster))
-    if not any(error.get("code") == NO_CAPACITY for error in errors):
-        return False
-    # on record first: Azure reports only that the job was cancelled
-    observer.folder.write(record.with_last(moved=True))
-    report(f"cluster {cluster} gets no machines: {errors[0].get('message')}; trying the next")
+    if not last.moved:
+        errors = _errors(observer.wire.compute(cluster))
+        if not any(error.get("code") == NO_CAPACITY for error in errors):
+            return False
+        # on record first: Azure reports only that the job was cancelled
+        observer.folder.write(record.with_last(moved=True))
+        report(f"cluster {cluster} gets no machines: {errors[0].get('message')}; trying the next")
+    # also if the move is on record: the process that recorded it may have died before its request
     observer.wire.cancel_job(last.job)
     return True
 

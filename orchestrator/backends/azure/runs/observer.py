@@ -201,14 +201,16 @@ class Observer:
         return {"lives": (*attempt.lives, life), "started": started}
 
     def _ending(self, attempt: AzureAttempt, details: dict[str, Any], created: float) -> dict[str, Any]:
-        """Return state, exit code, cause and reason of an attempt's end; `created` is when Azure got its job."""
-        failed = state_of(details["status"]) == RunState.FAILED
+        """Return the fields of an attempt that its end changes; `created` is when Azure got its job."""
+        reported = state_of(details["status"])
+        failed = reported == RunState.FAILED
+        moved = attempt.moved and reported == RunState.CANCELLED  # else it got machines before its cancel arrived
         # A job may fail before it starts, as at its image: errors of the ranks are of earlier attempts then. Files and
         # jobs have the times of Azure, which those of this machine need not match.
         since = max([created, *(life.ended or 0.0 for life in attempt.lives)])
         own = self._rank_error(attempt.started or since) if failed else None
-        ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt or attempt.moved)
-        if attempt.moved and ending.state == RunState.PREEMPTED:
+        ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt or moved)
+        if moved:
             ending = ending._replace(reason=NO_MACHINES)
         if ending.state == RunState.COMPLETED and self.request.get("writes_result") and self._result() is None:
             text = f"{NO_RESULT}; see orchestrator logs {self.folder.name}"
@@ -217,6 +219,7 @@ class Observer:
         started = attempt.started
         return {
             **ending._asdict(),
+            "moved": moved,
             "ended": seconds(details.get("endTimeUtc")) or time.time(),
             "step": last["step"] if started and last.get("time", 0.0) >= started else None,
         }
