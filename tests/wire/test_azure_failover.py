@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import require
+from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.places import write_cache
 from orchestrator.backends.azure.prices import PRICES_FILE
+from orchestrator.backends.azure.runs import observer
+from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.capabilities import Resumes
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
@@ -217,3 +220,33 @@ def test_job_that_got_machines_in_the_end_is_no_move(azure: AzureDouble, stuck: 
     assert (attempt.state, attempt.reason) == (RunState.PREEMPTED, "PreemptionError: Nodes got pre-empted.")
     assert not restart(stuck), "evictions of dedicated machines have no restarts here"
     assert len(azure.jobs.all()) == 1
+
+
+@pytest.mark.parametrize("sizes", [[T4, A100, H100], [T4, A100]])
+@pytest.mark.parametrize("step", [(AzureBackend, "_submit_again"), (Wire, "put_job")])
+def test_follower_killed_in_a_move_skips_no_machines(
+    azure: AzureDouble,
+    orchestrator: Orchestrator,
+    make_plan: MakePlan,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[str],
+    step: tuple[type, str],
+) -> None:
+    """The next machines are on record when it dies: before or after its attempt is recorded."""
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(observer, "LOOK_PAUSE", 0.0)
+    run = orchestrator.submit(make_plan(sku=sizes))
+    azure.move(run.name, "Queued")
+    azure.without_capacity(next(iter(clusters(azure))))
+    assert restart(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            restart(run)
+    assert restart(run)
+    assert size_of(azure, f"{run.name}-a2") == A100
+    assert len(azure.jobs.all()) == 2

@@ -328,11 +328,13 @@ class AzureBackend(
         last, counted = record.last, record.counted
         if leave_machines(observer, record):
             return True
-        if last.moved and last.state == RunState.PREEMPTED and not record.cancelled:
-            move(observer, self._home)
+        if last.ended is None or last.refused or record.cancelled:
+            return False
+        if (moving := record.moving) is not None:
+            move(observer, moving, self._home)
             self._submit_again(folder)
             return True
-        if last.ended is None or last.refused or record.cancelled or not (counted and observer.request["job"]):
+        if not (counted and observer.request["job"]):
             return False
         limits = RestartLimits.from_spec(observer.plan["spec"], errors=max_restarts, preemptions=max_preemptions)
         restart = decide_restart(folder.name, counted, limits, self._backoff())
@@ -483,7 +485,7 @@ class AzureBackend(
         """Return whether a run whose last attempt has finished waits for another one."""
         if record.cancelled or record.last.refused:
             return False
-        if record.last.moved and record.last.state == RunState.PREEMPTED:
+        if record.moving is not None:
             return True
         limits = RestartLimits.from_spec(observer.plan["spec"])
         restart = decide_restart(observer.folder.name, record.counted, limits, self._backoff())

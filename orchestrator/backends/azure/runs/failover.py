@@ -12,7 +12,7 @@ from orchestrator.backends.azure.assets import report
 from orchestrator.backends.azure.known_clusters import forget_cluster
 from orchestrator.backends.azure.options import SERVERLESS
 from orchestrator.backends.azure.runs.observer import Observer
-from orchestrator.backends.azure.runs.record import RunRecord
+from orchestrator.backends.azure.runs.record import AzureAttempt, RunRecord
 from orchestrator.backends.azure.serverless import ensure_machines
 from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.backends.azure.wire.control_plane import Wire
@@ -102,29 +102,35 @@ def leave_machines(observer: Observer, record: RunRecord) -> bool:
         if not any(error.get("code") == NO_CAPACITY for error in errors):
             return False
         # on record first: Azure reports only that the job was cancelled
-        observer.folder.write(record.with_last(moved=True))
+        alternatives = len(observer.request["alternatives"])
+        observer.folder.write(record.with_last(moved=True, alternatives=alternatives))
         report(f"cluster {cluster} gets no machines: {errors[0].get('message')}; trying the next")
     # also if the move is on record: the process that recorded it may have died before its request
     observer.wire.cancel_job(last.job)
     return True
 
 
-def move(observer: Observer, home: Path) -> None:
+def move(observer: Observer, attempt: AzureAttempt, home: Path) -> None:
     """Record the next machines that Azure provides as those of the run, here and in its datastore.
+
+    Repeated for the same attempt, it changes nothing: a process may die before it submits the next one.
 
     Args:
         observer: of the run.
+        attempt: that left its machines.
         home: the user's orchestrator folder.
 
     Raises:
         CapacityError, QuotaError: Azure provides none of the machines that are left.
     """
     folder, request = observer.folder, AzureRequest.model_validate(observer.request)
+    if len(request.alternatives) < (attempt.alternatives or 1):
+        return
     documents = {name: json.dumps(folder.document(name), indent=1) for name in (PLAN, REQUEST)}
     target = first_available(observer.wire, targets_of(request, documents)[1:], home)
     encoded = {name: text.encode() for name, text in target.documents.items()}
     observer.files().upload(places.job_folder(folder.name), encoded)
-    folder.fill(target.documents, folder.read())
+    folder.write_documents(target.documents)
 
 
 def _errors(cluster: Mapping[str, Any] | None) -> list[dict[str, Any]]:

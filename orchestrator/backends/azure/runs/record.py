@@ -44,6 +44,8 @@ class AzureAttempt(AttemptEnd):
     """Whether it was cancelled to simulate a preemption."""
     moved: bool = False
     """Whether it was cancelled in the queue, because its cluster got no machines and others are left to try."""
+    alternatives: int | None = None
+    """Number of other machines that were left to try when it was moved; None: unknown, at least one."""
     started: float | None = None
     """When it began to run; of a job that Azure requeued, when it began to run again."""
     lives: tuple[RunAttempt, ...] = ()
@@ -78,6 +80,12 @@ class RunRecord(Config):
         """Attempts that count for the limits of restarts: of those that got machines, those since the last resume."""
         resumed = max((number for number, attempt in enumerate(self.attempts) if attempt.resumed), default=0)
         return [attempt for attempt in self.attempts[resumed:] if attempt.confirmed and not attempt.moved]
+
+    @property
+    def moving(self) -> AzureAttempt | None:
+        """The newest attempt that Azure had, if it left its machines; None: it did not, or the run's user ended it."""
+        newest = next((attempt for attempt in reversed(self.attempts) if attempt.confirmed), None)
+        return newest if newest is not None and newest.moved and newest.state == RunState.PREEMPTED else None
 
     @property
     def known_attempts(self) -> list[RunAttempt]:
@@ -221,8 +229,12 @@ class RecordFolder:
             documents: name -> text.
             record: content of record.json.
         """
-        # request.json last: only with it the folder counts as a run, so that an interrupted call leaves none
         self.path.mkdir(parents=True, exist_ok=True)
         self.write(record)
+        self.write_documents(documents)
+
+    def write_documents(self, documents: Mapping[str, str]) -> None:
+        """Write or replace documents of the run: name -> text."""
+        # request.json last: only with it the folder counts as a run, so that an interrupted call leaves none
         for name in sorted(documents, key=lambda name: name == REQUEST):
             write_text(self.path / name, documents[name])
