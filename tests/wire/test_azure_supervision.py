@@ -15,17 +15,20 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError
 
+from orchestrator.backends import require
 from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.cloud_supervisor import look
+from orchestrator.backends.capabilities import Resumes
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import SpecError, UserError
+from orchestrator.support.errors import AuthError, SpecError, UserError
 from orchestrator.testing import AzureDouble
 from orchestrator.testing.jobs.job_table import PREEMPTED
 from tests.conftest import wait_for, write_corpus, write_spec
 
+T4, A100 = "Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4"
 LONG = "and so on, " * 40  # more than a tag of Azure holds
 CRASH = {"code": "UserError", "message": f"Execution failed. User process '0' exited with status code 1. {LONG}"}
 Submit = Callable[..., Run]
@@ -43,8 +46,8 @@ def submit(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     write_corpus(tmp_path / "corpus.txt")
 
-    def run(**more: Any) -> Run:
-        compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3", "tier": "spot"}
+    def run(sku: str | list[str] = T4, **more: Any) -> Run:
+        compute = {"cluster": "gpu", "sku": sku, "tier": "spot"}
         own = {"azure": {"supervise": "cloud", "identity": "managed"}, **more}
         write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute=compute, backend="azure", **own)
         orchestrator = orchestrator_of(tmp_path)
@@ -164,6 +167,61 @@ def test_supervisor_restarts_a_simulated_preemption(submit: Submit, azure: Azure
     run.preempt()
     look_once(run)
     assert azure.jobs.get(f"{run.name}-a2") is not None
+
+
+def size_of(azure: AzureDouble, job: str) -> str:
+    """Return the size of the machines of a job's cluster."""
+    name = azure.job(job).properties["computeId"].rpartition("/")[2]
+    return str(azure.state.resources[f"computes/{name}"]["properties"]["properties"]["vmSize"])
+
+
+def leave_machines(azure: AzureDouble, run: Run) -> None:
+    """Keep the run's job in the queue of a cluster that gets no machines."""
+    azure.move(run.name, "Queued")
+    (cluster,) = azure.state.below("computes")
+    azure.without_capacity(cluster["name"])
+
+
+def test_supervisor_continues_a_move_of_a_follower(submit: Submit, azure: AzureDouble, look_once: Any) -> None:
+    run = submit(sku=[T4, A100])
+    leave_machines(azure, run)
+    assert require(run._backend, Resumes).restart_if_needed(run.name)
+    assert azure.job(run.name).status == "Canceled"
+    assert look_once(run) == f"run {run.name}: attempt 2 is queued"
+    assert size_of(azure, f"{run.name}-a2") == A100
+    assert len(azure.jobs.all()) == 2
+
+
+def test_status_here_follows_a_move_of_the_supervisor(
+    submit: Submit, azure: AzureDouble, look_once: Any, tmp_path: Path
+) -> None:
+    run = submit(sku=[T4, A100])
+    leave_machines(azure, run)
+    look_once(run)
+    assert azure.job(run.name).status == "Canceled"
+    assert run.status().state == RunState.PREEMPTED
+    look_once(run)
+    azure.move(f"{run.name}-a2", "Running")
+    status = run.status()
+    assert (status.state, status.attempt) == (RunState.RUNNING, 2)
+    other = orchestrator_of(tmp_path / "other").attach(f"azure://double/{run.name}")
+    assert run.cost().price_per_hour == other.cost().price_per_hour, "that of its new machines"
+    azure.move(f"{run.name}-a2", "Failed", PREEMPTED)
+    assert require(run._backend, Resumes).restart_if_needed(run.name)
+    assert size_of(azure, f"{run.name}-a3") == A100
+
+
+def test_users_cancel_ends_a_move(submit: Submit, azure: AzureDouble, tmp_path: Path) -> None:
+    """The cancel of a move did not arrive; then the run's user cancels it on another machine."""
+    run = submit(sku=[T4, A100])
+    leave_machines(azure, run)
+    azure.fail_next("POST *jobs/*/cancel", status=403)
+    backend = require(run._backend, Resumes)
+    with pytest.raises(AuthError):
+        backend.restart_if_needed(run.name)
+    orchestrator_of(tmp_path / "other").attach(f"azure://double/{run.name}").cancel()
+    assert not backend.restart_if_needed(run.name)
+    assert run.status().state == RunState.CANCELLED
 
 
 def test_status_here_has_the_attempts_of_azure(submit: Submit, azure: AzureDouble, look_once: Any) -> None:

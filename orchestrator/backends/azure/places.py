@@ -56,9 +56,9 @@ def outputs_folder(run: str) -> str:
 
 
 def marks_folder(run: str) -> str:
-    """Return the folder of the files that report commands of the run's user to other machines.
+    """Return the folder of the files that report to other machines why a job was cancelled.
 
-    Their names are CANCELLED, and `preempt_mark` of a job.
+    Their names are CANCELLED, and `preempt_mark` and `moved_mark` of a job.
     """
     return f"{job_folder(run)}marks/"
 
@@ -66,6 +66,11 @@ def marks_folder(run: str) -> str:
 def preempt_mark(job: str) -> str:
     """Return the mark of a job whose preemption its user simulates."""
     return f"preempt-{job}"
+
+
+def moved_mark(job: str) -> str:
+    """Return the mark of a job that left its machines; its content is the number of others that are left to try."""
+    return f"moved-{job}"
 
 
 def datastore_uri(datastore: str, path: str) -> str:

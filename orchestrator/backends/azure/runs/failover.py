@@ -97,15 +97,16 @@ def leave_machines(observer: Observer, record: RunRecord) -> bool:
     queued = last.confirmed and last.state == RunState.QUEUED and not record.cancelled
     if not (queued and observer.request.get("alternatives")) or cluster == SERVERLESS:
         return False
+    alternatives = len(observer.request["alternatives"])
     if not last.moved:
         errors = _errors(observer.wire.compute(cluster))
         if not any(error.get("code") == NO_CAPACITY for error in errors):
             return False
         # on record first: Azure reports only that the job was cancelled
-        alternatives = len(observer.request["alternatives"])
         observer.folder.write(record.with_last(moved=True, alternatives=alternatives))
         report(f"cluster {cluster} gets no machines: {errors[0].get('message')}; trying the next")
-    # also if the move is on record: the process that recorded it may have died before its request
+    # also if the move is on record: the process that recorded it may have died before these requests
+    observer.mark(places.moved_mark(last.job), str(alternatives))
     observer.wire.cancel_job(last.job)
     return True
 

@@ -71,10 +71,25 @@ class Observer:
         """Return the files of its datastore."""
         return Files(self.wire, self.request["datastore"])
 
-    def mark(self, mark: str) -> None:
-        """Report a command of the user to the run's supervisor in Azure, if it has one."""
+    def mark(self, mark: str, content: str = "1") -> None:
+        """Report to the run's supervisor in Azure, if it has one, why its job is cancelled."""
         if self.request.get("supervisor"):
-            self.files().upload(places.marks_folder(self.folder.name), {mark: b"1"})
+            self.files().upload(places.marks_folder(self.folder.name), {mark: content.encode()})
+
+    def _with_marks(self, attempt: AzureAttempt) -> AzureAttempt:
+        """Return a cancelled attempt with what other machines report about its cancel."""
+        if not self.request.get("supervisor"):
+            return attempt
+        files, folder = self.files(), places.marks_folder(self.folder.name)
+        marks = {blob.name for blob in files.list(folder)}
+        if places.CANCELLED in marks:  # the user's cancel counts more than one for a restart
+            return attempt.model_copy(update={"preempt": False, "moved": False})
+        found: dict[str, Any] = {}
+        if places.preempt_mark(attempt.job) in marks:
+            found["preempt"] = True
+        if (moved := places.moved_mark(attempt.job)) in marks:
+            found |= {"moved": True, "alternatives": int(files.read(folder + moved))}
+        return attempt.model_copy(update=found)
 
     def output(self, name: str) -> bytes:
         """Return the content of a file that the job wrote.
@@ -106,11 +121,19 @@ class Observer:
             name = places.attempt_name(self.folder.name, len(record.attempts) + 1)
             if (job := self.wire.job(name)) is None:
                 break
+            if record.moving is not None:
+                self._read_moved_documents()
             created = seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
             another = record.with_another(name).with_last(intended=created, confirmed=True)
             another = another.with_last(**self._changes(another.last, cancelled=False))
             record = self.folder.update(record, another)
         return record
+
+    def _read_moved_documents(self) -> None:
+        """Replace the documents here by those of the machines to which the supervisor moved the run."""
+        files, folder = self.files(), places.job_folder(self.folder.name)
+        self.folder.write_documents({name: files.read(folder + name).decode() for name in (PLAN, REQUEST)})
+        self.request, self.plan = self.folder.document(REQUEST), self.folder.document(PLAN)
 
     def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
         job = self._job_of(attempt)
@@ -204,13 +227,16 @@ class Observer:
         """Return the fields of an attempt that its end changes; `created` is when Azure got its job."""
         reported = state_of(details["status"])
         failed = reported == RunState.FAILED
-        moved = attempt.moved and reported == RunState.CANCELLED  # else it got machines before its cancel arrived
+        if reported == RunState.CANCELLED:
+            attempt = self._with_marks(attempt)
+        else:  # it got machines before its cancel arrived
+            attempt = attempt.model_copy(update={"moved": False})
         # A job may fail before it starts, as at its image: errors of the ranks are of earlier attempts then. Files and
         # jobs have the times of Azure, which those of this machine need not match.
         since = max([created, *(life.ended or 0.0 for life in attempt.lives)])
         own = self._rank_error(attempt.started or since) if failed else None
-        ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt or moved)
-        if moved:
+        ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt or attempt.moved)
+        if attempt.moved:
             ending = ending._replace(reason=NO_MACHINES)
         if ending.state == RunState.COMPLETED and self.request.get("writes_result") and self._result() is None:
             text = f"{NO_RESULT}; see orchestrator logs {self.folder.name}"
@@ -219,7 +245,7 @@ class Observer:
         started = attempt.started
         return {
             **ending._asdict(),
-            "moved": moved,
+            **attempt.model_dump(include={"preempt", "moved", "alternatives"}),
             "ended": seconds(details.get("endTimeUtc")) or time.time(),
             "step": last["step"] if started and last.get("time", 0.0) >= started else None,
         }
@@ -403,9 +429,7 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
         record = RunRecord(created=attempts[0].intended, attempts=(), cancelled=places.CANCELLED in marks)
         for attempt, former in zip(attempts, [*formers[1:], {}], strict=True):
             # Azure reports the end of each, as it did to the machine that followed the run
-            preempt = places.preempt_mark(attempt.job) in marks
-            known = attempt.model_copy(update={"preempt": preempt})
-            record = record.model_copy(update={"attempts": (*record.attempts, known)})
+            record = record.model_copy(update={"attempts": (*record.attempts, attempt)})
             folder.fill(documents, record)
             record = Observer(wire, folder).refresh()
             if "state" in former:  # what only the process knew that submitted the next attempt
