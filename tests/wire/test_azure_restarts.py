@@ -5,18 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.backends.azure.runs.observer import Observer
+from orchestrator.backends.azure.runs.record import RunRecord
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
-from orchestrator.runs.status import EndCause, RunState
+from orchestrator.runs.restarts import Backoff
+from orchestrator.runs.status import AttemptEnd, EndCause, RunState
 from orchestrator.testing import AzureDouble
 from orchestrator.testing.jobs.job_table import PREEMPTED
 from tests.conftest import wait_for, write_corpus, write_spec
@@ -101,6 +104,54 @@ def test_same_failure_twice_stops_with_the_reason(submit: Submit, azure: AzureDo
     run.resume()
     end(azure, f"{run.name}-a3", CRASH)
     assert not run.follow_up()[1], "attempts before a resume do not count"
+
+
+def test_followers_at_once_record_one_attempt(submit: Submit, azure: AzureDouble, tmp_path: Path) -> None:
+    """A follower has read the record when another one records and submits the next attempt."""
+    run = submit()
+    end(azure, run.name, PREEMPTED)
+    others = iter([Orchestrator(home=tmp_path / "home", environ={}).attach(run.name)])
+
+    class Interleaved(Backoff):
+        def pause(self, name: str, ends: Sequence[AttemptEnd]) -> float:
+            for other in others:
+                assert not other.follow_up()[1]
+                end(azure, f"{run.name}-a2", PREEMPTED)
+                assert other.status().state == RunState.PREEMPTED
+            return 0.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.backends.azure.backend.Backoff", Interleaved)
+        assert not run.follow_up()[1]
+    assert [job.name for job in azure.jobs.all()] == [f"{run.name}-a2", run.name]
+    assert run.status().attempt == 2
+
+
+@pytest.mark.parametrize("verb", ["cancel", "preempt"])
+def test_command_keeps_what_a_follower_records_meanwhile(
+    submit: Submit, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The job is evicted and restarted after the command has read the record."""
+    run = submit()
+    azure.move(run.name, "Running")
+    looks = 0
+
+    def refresh(one: Observer, original: Callable[[Observer], RunRecord] = Observer.refresh) -> RunRecord:
+        nonlocal looks
+        record = original(one)
+        looks += 1
+        if looks == 1:
+            azure.move(run.name, "Failed", PREEMPTED)
+            assert not run.follow_up()[1]
+            azure.move(f"{run.name}-a2", "Running")
+        return record
+
+    monkeypatch.setattr(Observer, "refresh", refresh)
+    getattr(run, verb)()
+    assert azure.job(f"{run.name}-a2").status == "Canceled"
+    status = run.status()
+    expected = RunState.CANCELLED if verb == "cancel" else RunState.PREEMPTED
+    assert (status.state, status.attempt) == (expected, 2)
 
 
 @pytest.mark.long

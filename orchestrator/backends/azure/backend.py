@@ -248,18 +248,19 @@ class AzureBackend(
         """Ask the newest job to end; Azure sends SIGTERM, and SIGKILL about half a minute later."""
         observer = self._observe(run)
         record = observer.refresh()
-        if record.last.ended is None:
+        running = record.last.ended is None
+        if running or self._may_restart(observer, record):
             # The record first: an eviction may end the job before the request below arrives, and the next
-            # `restart_if_needed` must not restart a run that its user cancelled.
-            observer.folder.write(record.model_copy(update={"cancelled": True}))
+            # `restart_if_needed` must not restart a run that its user cancelled, or that waits for its restart.
+            changed = record if running else record.with_last(state=RunState.CANCELLED, cause=None)
+            changed = changed.model_copy(update={"cancelled": True, "final": None})
+            if observer.folder.update(record, changed) is not changed:
+                return self.cancel(run)  # another command has changed the record meanwhile
             observer.mark(places.CANCELLED)
+        if running:
             observer.wire.cancel_job(record.last.job)
-        elif self._may_restart(observer, record):
-            # the run waits for its restart: without this record, the next command that follows it submits its job
-            ended = record.with_last(state=RunState.CANCELLED, cause=None)
-            observer.folder.write(ended.model_copy(update={"cancelled": True, "final": None}))
-            observer.mark(places.CANCELLED)
         self._end_supervision(observer)
+        return None
 
     def preempt(self, run: str) -> None:
         """Simulate a preemption: the job is cancelled, and a process that follows the run submits it again.
@@ -275,9 +276,12 @@ class AzureBackend(
                 fix=f"orchestrator status {observer.folder.name}",
             )
         # on record first: Azure reports both as Canceled, and only this mark makes it a preemption
-        observer.folder.write(record.with_last(preempt=True))
+        changed = record.with_last(preempt=True)
+        if observer.folder.update(record, changed) is not changed:
+            return self.preempt(run)  # another command has changed the record meanwhile
         observer.mark(places.preempt_mark(record.last.job))
         observer.wire.cancel_job(record.last.job)
+        return None
 
     def resume(self, run: str, *, processes: int | None = None) -> Handle:
         """Submit another attempt, which resumes from the newest checkpoint.
@@ -308,7 +312,12 @@ class AzureBackend(
         if (supervisor := observer.request.get("supervisor")) is not None:
             observer.files().delete(places.marks_folder(folder.name))
             observer.wire.put_schedule(supervisor["schedule"], supervisor["body"])
-        self._submit_again(folder, resumed=True)
+        record = folder.read()
+        if record.last.ended is None or not self._submit_again(folder, record, resumed=True):
+            raise ConflictError(
+                f"cannot resume run {folder.name}: another command restarts it",
+                fix=f"orchestrator attach {folder.name}",
+            )
         return self.handle(folder.name)
 
     def restart_if_needed(self, run: str, max_restarts: int | None = None, max_preemptions: int | None = None) -> bool:
@@ -332,21 +341,22 @@ class AzureBackend(
             return False
         if (moving := record.moving) is not None:
             move(observer, moving, self._home)
-            self._submit_again(folder)
+            self._submit_again(folder, record)
             return True
         if not (counted and observer.request["job"]):
             return False
         limits = RestartLimits.from_spec(observer.plan["spec"], errors=max_restarts, preemptions=max_preemptions)
         restart = decide_restart(folder.name, counted, limits, self._backoff())
         if restart.why_not and last.not_restarted is None:
-            folder.write(record.with_last(not_restarted=restart.why_not).model_copy(update={"final": None}))
+            changed = record.with_last(not_restarted=restart.why_not).model_copy(update={"final": None})
+            folder.update(record, changed)
         if not restart.due:
             return False
         if not self._pauses.over(folder.name, last.ended, restart.pause):
             return True
         report(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
         try:
-            self._submit_again(folder)
+            self._submit_again(folder, record)
         except ServiceError as problem:
             # Preemptions and outages come together: a follower that gave up here would leave the run stopped until a
             # user notices. A refusal is final, an outage is not.
@@ -494,22 +504,33 @@ class AzureBackend(
     def _backoff(self) -> Backoff:
         return Backoff(*(polls * self.poll_seconds for polls in BACKOFF_POLLS))
 
-    def _submit_again(self, folder: RecordFolder, *, resumed: bool = False) -> None:
+    def _submit_again(self, folder: RecordFolder, record: RunRecord, *, resumed: bool = False) -> bool:
+        """Record another attempt, and submit it; return False if another command has changed the record.
+
+        Args:
+            folder: of the run.
+            record: its content as it was read, whose last attempt has finished.
+            resumed: the run's user resumes it.
+
+        Raises:
+            UserError: Azure refused it, cannot be reached, or a secret does not exist.
+        """
         from orchestrator.backends.azure.runs.dispatch import submit
         from orchestrator.backends.azure.submission import AzureRequest
 
         request = AzureRequest.model_validate(folder.document(REQUEST))
         if resumed:  # a restart without the user records the lack as the run's end instead
             look_up(request.secrets, os.environ)
-        record = folder.read()
-        number = len(record.attempts) + 1
-        if not record.last.confirmed:
-            # Azure never had this attempt and its name is free: use it again, because `adopt` on another machine stops
-            # at the first missing number
-            number -= 1
-            record = record.model_copy(update={"attempts": record.attempts[:-1]})
-        folder.write(record.with_another(places.attempt_name(folder.name, number), resumed=resumed))
+        # Azure never had an attempt that is not confirmed, and its name is free. It is used again, because `adopt` on
+        # another machine stops at the first missing number.
+        attempts = record.attempts if record.last.confirmed else record.attempts[:-1]
+        number = len(attempts) + 1
+        kept = record.model_copy(update={"attempts": attempts})
+        another = kept.with_another(places.attempt_name(folder.name, number), resumed=resumed)
+        if folder.update(record, another) is not another:
+            return False  # the other follower has submitted this attempt
         submit(self._wire_of(folder), request, folder, number=number)
+        return True
 
     def _damage(self, folder: RecordFolder) -> str | None:
         """Return the damage of a run's record; None: it is intact.

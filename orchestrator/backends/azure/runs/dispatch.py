@@ -110,7 +110,7 @@ def send_file(wire: Wire, submission: FileSubmission, folder: RecordFolder) -> N
         if find_job(wire, name, problem) is None:
             remove_tree(folder.path)
             raise
-    folder.write(folder.read().with_last(confirmed=True))
+    folder.update_attempt(name, confirmed=True)
 
 
 def send(wire: Wire, submission: Submission, folder: RecordFolder, home: Path) -> None:
@@ -227,9 +227,9 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
         else:
             away = isinstance(problem, ServiceError) and is_transient(problem.__cause__)
             ended = {"ended": time.time(), "state": RunState.FAILED, "reason": str(problem), "exit_code": 1}
-            folder.write(folder.read().with_last(**ended, refused=not away))
+            folder.update_attempt(name, **ended, refused=not away)
         raise
-    folder.write(folder.read().with_last(confirmed=True))
+    folder.update_attempt(name, confirmed=True)
 
 
 def put(wire: Wire, name: str, body: Body) -> None:

@@ -84,7 +84,7 @@ def first_available(wire: Wire, targets: Sequence[Target], home: Path) -> Target
 
 
 def leave_machines(observer: Observer, record: RunRecord) -> bool:
-    """Cancel a queued job whose cluster gets no machines, if others are left; return whether it is cancelled.
+    """Cancel a queued job whose cluster gets no machines, if others are left; return whether the run moves.
 
     Args:
         observer: of the run.
@@ -103,7 +103,9 @@ def leave_machines(observer: Observer, record: RunRecord) -> bool:
         if not any(error.get("code") == NO_CAPACITY for error in errors):
             return False
         # on record first: Azure reports only that the job was cancelled
-        observer.folder.write(record.with_last(moved=True, alternatives=alternatives))
+        moved = record.with_last(moved=True, alternatives=alternatives)
+        if observer.folder.update(record, moved) is not moved:
+            return True  # another command has changed the record meanwhile
         report(f"cluster {cluster} gets no machines: {errors[0].get('message')}; trying the next")
     # also if the move is on record: the process that recorded it may have died before these requests
     observer.mark(places.moved_mark(last.job), str(alternatives))

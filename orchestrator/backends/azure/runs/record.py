@@ -151,7 +151,7 @@ class RecordFolder:
             return RunRecord.model_validate_json((self.path / RECORD).read_text())
 
     def write(self, record: RunRecord) -> None:
-        """Replace record.json as a whole: other processes that follow the run read it at any moment."""
+        """Replace record.json as a whole, whatever it contains: only of a run that is being recorded here."""
         with hold(self.path / LOCK):
             self._replace(record)
 
@@ -173,6 +173,21 @@ class RecordFolder:
                 return stored
             self._replace(changed)
         return changed
+
+    def update_attempt(self, job: str, **changes: Any) -> None:
+        """Change fields of an attempt, in the record as it is stored; nothing, if the attempt is not the newest one.
+
+        Args:
+            job: name of its job.
+            changes: field -> value.
+
+        Raises:
+            StorageError: the stored record is damaged.
+        """
+        with hold(self.path / LOCK):
+            stored = self.read()
+            if stored.last.job == job:
+                self._replace(stored.with_last(**changes))
 
     def _replace(self, record: RunRecord) -> None:
         write_text(self.path / RECORD, record.model_dump_json(indent=1))
