@@ -12,7 +12,7 @@ from orchestrator.backends import require
 from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.places import write_cache
 from orchestrator.backends.azure.prices import PRICES_FILE
-from orchestrator.backends.azure.runs import observer
+from orchestrator.backends.azure.runs import dispatch, observer
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.capabilities import Resumes
 from orchestrator.client import Orchestrator
@@ -206,6 +206,20 @@ def test_move_whose_cancel_failed_is_repeated(azure: AzureDouble, stuck: Run) ->
     for _ in range(2):
         assert restart(stuck)
     assert azure.job(stuck.name).status == "Canceled"
+    assert size_of(azure, f"{stuck.name}-a2") == A100
+
+
+def test_move_waits_for_the_end_of_an_outage(
+    azure: AzureDouble, stuck: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A later look submits its attempt, as that of a restart."""
+    monkeypatch.setattr(dispatch, "PAUSES", ())
+    assert restart(stuck)
+    azure.fail_next("PUT management.azure.com*/jobs/*", status=503)
+    assert restart(stuck)
+    assert "trying again" in capsys.readouterr().err
+    assert len(azure.jobs.all()) == 1
+    assert restart(stuck)
     assert size_of(azure, f"{stuck.name}-a2") == A100
 
 

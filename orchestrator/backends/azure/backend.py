@@ -31,7 +31,7 @@ from orchestrator.backends.capabilities import (
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.backends.stored_data import KeepsData
 from orchestrator.runs.hidden_folders import remove_tree
-from orchestrator.runs.restarts import Backoff, Pauses, RestartLimits, decide_restart
+from orchestrator.runs.restarts import Backoff, Pauses, Restart, RestartLimits, decide_restart
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import (
     AuthError,
@@ -249,7 +249,7 @@ class AzureBackend(
         observer = self._observe(run)
         record = observer.refresh()
         running = record.last.ended is None
-        if running or self._may_restart(observer, record):
+        if running or self._decide_restart(observer, record).due:
             # The record first: an eviction may end the job before the request below arrives, and the next
             # `restart_if_needed` must not restart a run that its user cancelled, or that waits for its restart.
             changed = record if running else record.with_last(state=RunState.CANCELLED, cause=None)
@@ -334,28 +334,21 @@ class AzureBackend(
 
         observer = self._observe(run)
         folder, record = observer.folder, observer.refresh()
-        last, counted = record.last, record.counted
+        last = record.last
         if leave_machines(observer, record):
             return True
-        if last.ended is None or last.refused or record.cancelled:
-            return False
-        if (moving := record.moving) is not None:
-            move(observer, moving, self._home)
-            self._submit_again(folder, record)
-            return True
-        if not (counted and observer.request["job"]):
-            return False
-        limits = RestartLimits.from_spec(observer.plan["spec"], errors=max_restarts, preemptions=max_preemptions)
-        restart = decide_restart(folder.name, counted, limits, self._backoff())
+        restart = self._decide_restart(observer, record, max_restarts, max_preemptions)
         if restart.why_not and last.not_restarted is None:
             changed = record.with_last(not_restarted=restart.why_not).model_copy(update={"final": None})
             folder.update(record, changed)
-        if not restart.due:
+        if last.ended is None or not restart.due:
             return False
         if not self._pauses.over(folder.name, last.ended, restart.pause):
             return True
         report(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
         try:
+            if (moving := record.moving) is not None:
+                move(observer, moving, self._home)
             self._submit_again(folder, record)
         except ServiceError as problem:
             # Preemptions and outages come together: a follower that gave up here would leave the run stopped until a
@@ -491,15 +484,16 @@ class AzureBackend(
         if (supervisor := observer.request.get("supervisor")) is not None:
             observer.wire.delete_schedule(supervisor["schedule"])
 
-    def _may_restart(self, observer: Observer, record: RunRecord) -> bool:
-        """Return whether a run whose last attempt has finished waits for another one."""
-        if record.cancelled or record.last.refused:
-            return False
+    def _decide_restart(
+        self, observer: Observer, record: RunRecord, errors: int | None = None, preemptions: int | None = None
+    ) -> Restart:
+        """Decide whether a run gets another attempt; `errors` and `preemptions` replace the limits of its spec."""
+        if record.last.ended is None or record.last.refused or record.cancelled or not observer.request["job"]:
+            return Restart(False)
         if record.moving is not None:
-            return True
-        limits = RestartLimits.from_spec(observer.plan["spec"])
-        restart = decide_restart(observer.folder.name, record.counted, limits, self._backoff())
-        return bool(observer.request["job"]) and restart.due
+            return Restart(True)
+        limits = RestartLimits.from_spec(observer.plan["spec"], errors=errors, preemptions=preemptions)
+        return decide_restart(observer.folder.name, record.counted, limits, self._backoff())
 
     def _backoff(self) -> Backoff:
         return Backoff(*(polls * self.poll_seconds for polls in BACKOFF_POLLS))
