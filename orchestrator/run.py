@@ -206,23 +206,23 @@ class Run:
         return run_html(self._report())
 
     def follow_up(self, max_restarts: int | None = None, max_preemptions: int | None = None) -> tuple[RunStatus, bool]:
-        """Return its status, and whether it is over; restart it first if it has finished and a restart is due.
+        """Return its status, and whether it is over; restart it first if a restart is due.
 
         Everything that follows a run calls this, so that each of them restarts a run that was preempted
-        unattended. A run that waits for its restart has finished and is not over.
+        unattended, and moves one to other machines whose cluster gets none. A run that waits for its restart has
+        finished and is not over.
 
         Args:
             max_restarts: maximum number of restarts after errors; None: as submitted.
             max_preemptions: maximum number of restarts after preemptions; None: as submitted.
         """
         status = self.status()
-        if not status.state.terminal:
-            return status, False
-        if not isinstance(self._backend, Resumes):
-            return status, True
+        finished = status.state.terminal
+        if not isinstance(self._backend, Resumes) or not (finished or status.state == RunState.QUEUED):
+            return status, finished
         if self._backend.restart_if_needed(self.name, max_restarts, max_preemptions):
             return self.status(), False
-        return self.status(), True  # again: it may show now why it was not restarted
+        return (self.status(), True) if finished else (status, False)  # again: it may show why it was not restarted
 
     def raise_for_status(self) -> RunStatus:
         """Return its status, unless it failed, was cancelled or was preempted.

@@ -161,12 +161,13 @@ def test_queued_job_without_machines_moves_on(
 ) -> None:
     run = orchestrator.submit(make_plan(sku=[T4, A100]))
     azure.move(run.name, "Queued")
-    assert not run._backend.restart_if_needed(run.name), "Azure may still find machines"
+    assert not run.follow_up()[1]
+    assert azure.job(run.name).status == "Queued", "Azure may still find machines"
     (first,) = clusters(azure)
     azure.without_capacity(first)
-    assert run._backend.restart_if_needed(run.name)
+    assert not run.follow_up()[1]
     assert azure.job(run.name).status == "Canceled"
-    assert run._backend.restart_if_needed(run.name)
+    assert not run.follow_up()[1]
     second = azure.job(f"{run.name}-a2").properties["computeId"].rpartition("/")[2]
     assert clusters(azure)[second] == (A100, "eastus")
     azure.move(f"{run.name}-a2", "Running")
@@ -175,7 +176,7 @@ def test_queued_job_without_machines_moves_on(
         assert (status.state, status.attempt) == (RunState.RUNNING, 2)
     assert other.cost().price_per_hour == 3.673
     azure.move(f"{run.name}-a2", "Failed", {"code": "UserError", "message": "a bug of the job"})
-    assert not run._backend.restart_if_needed(run.name), "the move is no restart, and errors have none here"
+    assert run.follow_up()[1], "the move is no restart, and errors have none here"
     assert azure.violations == []
 
 
