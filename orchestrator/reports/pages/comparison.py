@@ -27,6 +27,7 @@ from orchestrator.runs.significance import score_tests
 from orchestrator.support.errors import StorageError, UsageError
 from orchestrator.support.formatting import counted, duration
 from orchestrator.support.html import Markup, element, join
+from train_jobs.artifacts.files import write_text
 
 SEED = "train.seed"
 TRAINING = "training"
@@ -362,13 +363,16 @@ def write_pictures(runs: Sequence[RunReport], folder: Path) -> list[Path]:
 
 
 def write_page(text: str, path: Path) -> Path:
-    """Write a page; return its path.
+    """Write a page, complete or not at all; return its path.
 
     Raises:
         StorageError: it cannot be written there.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():  # a rename would replace a pipe, or /dev/stdout, by a file
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_text(path.resolve(), text)
     except OSError as problem:
         raise StorageError(
             f"cannot write the report: {problem.strerror}", facts={"where": path}, fix="--to FILE"

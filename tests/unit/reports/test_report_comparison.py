@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from orchestrator.runs.differences import Side
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import StorageError, UsageError
+from tests.conftest import tmpfs
 from tests.unit.orchestrator.test_scores import ONE
 from tests.unit.reports.drawings import empty_figures, figures, overflowing_figures, references
 from tests.unit.reports.test_report_run import HOSTILE, RESULT, Page, reports_of, status_of
@@ -148,3 +151,23 @@ def test_pages_and_pictures_are_files(plan: dict[str, Any], tmp_path: Path) -> N
     assert write_pictures([subject(plan, "none", reports=[])], tmp_path / "nothing") == []
     with pytest.raises(StorageError):
         write_report(runs, tmp_path / "missing" / "both.html")
+
+
+def test_page_that_cannot_be_completed_keeps_the_old(plan: dict[str, Any], tmp_path: Path) -> None:
+    """A later comparison would link to a part of a page."""
+    runs = [subject(plan, "one"), subject(plan, "two", train__seed=2)]
+    with tmpfs(tmp_path / "disk", "20k") as disk:
+        (disk / "both.html").write_text("old")
+        with pytest.raises(StorageError):
+            write_report(runs, disk / "both.html")
+        assert {path.name: path.read_text() for path in disk.iterdir()} == {"both.html": "old"}
+
+
+def test_page_is_written_to_a_pipe_as_it_is(plan: dict[str, Any], tmp_path: Path) -> None:
+    """A rename would replace the pipe, or /dev/stdout, by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit((tmp_path / "pipe").read_text)
+        write_report([subject(plan, "one")], tmp_path / "pipe")
+        assert reading.result().startswith("<!doctype html>")
+    assert (tmp_path / "pipe").is_fifo()
