@@ -272,6 +272,33 @@ def test_interrupted_download_is_resumed(
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["model"]
 
 
+def test_killed_replacement_leaves_no_partial_output(
+    run: Run, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it deletes the former copy: the new one is in place, and a repeat deletes the rest."""
+    azure.move(run.name, "Completed")
+    checkpoint(outputs(azure, run), 4)
+    to = tmp_path / "to"
+    mine = to / "checkpoints" / "step-00000001"
+    mine.mkdir(parents=True)
+    for name in ("COMMIT.json", "model.safetensors"):
+        (mine / name).write_text("mine")
+    remove = shutil.rmtree
+
+    def kill(folder: Path) -> None:
+        next(path for path in sorted(folder.rglob("*")) if path.is_file()).unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", kill)
+    with pytest.raises(KeyboardInterrupt):
+        run.download("checkpoints", to=to, force=True)
+    assert [path.name for path in (to / "checkpoints").iterdir()] == ["step-00000004"]
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    run.download("checkpoints", to=to, force=True)
+    assert [path.name for path in to.iterdir()] == ["checkpoints"]
+    assert sorted(path.name for path in to.rglob("*.*")) == ["COMMIT.json", "model.safetensors"]
+
+
 def test_resumed_download_skips_rotated_checkpoints(
     run: Run, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,26 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
+def replace_path(new: Path, path: Path) -> None:
+    """Rename a file or folder to its place; what exists there stays next to the former name of the new one, as `.old`.
+
+    A part of it is never visible: the caller deletes the folder of the new one afterwards.
+
+    Raises:
+        OSError: it cannot be renamed; what existed is back in its place.
+    """
+    # rename(2) replaces a file, but not a folder that has content
+    old = new.with_name(f"{new.name}.old")
+    if path.exists():
+        path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        if old.exists():
+            old.rename(path)
+        raise
+
+
 def read_object(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if the file is missing or contains anything else."""
     try:

@@ -17,7 +17,7 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import BestCheckpoint
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.commit import COMMIT, DAMAGED
-from train_jobs.artifacts.files import sync
+from train_jobs.artifacts.files import replace_path, sync
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import in_shell
@@ -74,7 +74,7 @@ def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, p
         draft.mkdir(parents=True)
         _copy(sources, draft, progress)
         for target in targets:
-            _move(draft / target.name, target)
+            replace_path(draft / target.name, target)
         sync(to)
     except FileNotFoundError as problem:
         raise ConflictError(
@@ -129,20 +129,6 @@ def _files(source: Path) -> Iterator[Path]:
             subfolders.clear()
         else:
             yield from (Path(folder, name) for name in sorted(names))
-
-
-def _move(copy: Path, target: Path) -> None:
-    """Rename a copy to its place; a file or folder there is moved aside first, and back if the renaming fails."""
-    # rename(2) replaces a file, but not a folder that has content
-    old = copy.with_name(f"{copy.name}.old")
-    if target.exists():
-        target.rename(old)
-    try:
-        copy.rename(target)
-    except OSError:
-        if old.exists():
-            old.rename(target)
-        raise
 
 
 def best_checkpoint(folder: Path, *, scored: bool = False) -> BestCheckpoint | None:

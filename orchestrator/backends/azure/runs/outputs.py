@@ -13,7 +13,7 @@ from orchestrator.backends.azure.wire.blobs import Blob, Files
 from orchestrator.backends.base import PLAN, SPEC, Progress, no_such_output
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.commit import COMMIT, read_commit
-from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.files import file_sha256, replace_path
 
 STORE = "store"  # name of the token store among the outputs of a preparation
 DRAFT = ".download."  # prefix of the folder of an interrupted download, which the next one resumes
@@ -96,9 +96,7 @@ def download(run: Observer, outputs: Sequence[str], to: Path, *, force: bool, pr
         _remove_all_but(draft, {draft / blob.name for blob in blobs})
         _check_commits(draft)
         for path, target in targets.items():
-            if target.is_dir():
-                shutil.rmtree(target)
-            (draft / path).replace(target)
+            replace_path(draft / path, target)
         shutil.rmtree(draft)
     except OSError as problem:
         raise StorageError(
@@ -108,7 +106,7 @@ def download(run: Observer, outputs: Sequence[str], to: Path, *, force: bool, pr
 
 
 def _remove_all_but(folder: Path, wanted: set[Path]) -> None:
-    """Delete files of an interrupted download that the run no longer has: rotated checkpoints, parts of files."""
+    """Delete what is not of this download: rotated checkpoints, parts of files, copies that were replaced."""
     for path in sorted(folder.rglob("*"), reverse=True):  # a folder after what is in it
         if path.is_dir():
             if not any(path.iterdir()):
