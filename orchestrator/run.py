@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from orchestrator.backends.capabilities import CopiesToMlflow, Inspects, Preempt
 from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery, choose_ranks
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, JobFailed, NotFoundError, StorageError, TimeoutExceeded
+from train_jobs.artifacts.drafts import scratch_folder
 
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
@@ -491,8 +491,8 @@ def deliver(backend: Backend, name: str, to: Path) -> None:
     """
     try:
         # Next to the destination, not in /tmp: a rename is atomic only within one file system.
-        with tempfile.TemporaryDirectory(prefix=".predictions.", dir=to.parent) as scratch:
-            (found,) = backend.fetch(name, (PREDICTIONS,), Path(scratch))
+        with scratch_folder("predictions", to.parent) as scratch:
+            (found,) = backend.fetch(name, (PREDICTIONS,), scratch)
             found.replace(to)
     except OSError as problem:
         raise StorageError(

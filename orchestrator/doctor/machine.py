@@ -17,6 +17,7 @@ from orchestrator.support.access import open_entries, open_home, shared_group
 from orchestrator.support.errors import StorageError
 from orchestrator.support.finding import Finding, fail, ok, warn
 from orchestrator.support.formatting import bytes_text, counted
+from train_jobs.artifacts.drafts import scratch_folder
 from train_jobs.artifacts.files import try_lock
 from train_jobs.artifacts.host import host_memory
 from train_jobs.artifacts.mounts import mount_of, write_error
@@ -125,10 +126,10 @@ def home_folder(home: Path) -> Iterator[Finding]:
     kind = mount_of(place).kind
     where = f"{home} ({kind})"
     try:
-        with tempfile.TemporaryDirectory(dir=place, prefix=".doctor-") as probe:
-            Path(probe, "bytes").write_bytes(bytes(PROBE_BYTES))
+        with scratch_folder("doctor", place) as probe:
+            (probe / "bytes").write_bytes(bytes(PROBE_BYTES))
             # two descriptors, because a lock of flock belongs to the open file: some network file systems grant both
-            lock = Path(probe, "lock")
+            lock = probe / "lock"
             with lock.open("w", encoding="utf-8") as first, lock.open("w", encoding="utf-8") as second:
                 held = try_lock(first) and not try_lock(second)
     except OSError as problem:

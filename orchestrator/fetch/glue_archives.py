@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,12 +114,14 @@ def fetch_glue(client: Client, folder: Path, name: str) -> list[Fetched]:
 
 def _fetch(client: Client, folder: Path, task: TaskArchive) -> Fetched:
     place = folder / task.name
+    archives = folder / ARCHIVES
     if place.exists():
         try:
-            return _fetched(task, place, new=False)
+            found = _fetched(task, place, new=False)
         except DataError as problem:
             raise conflict_at(place, problem) from None
-    archives = folder / ARCHIVES
+        _delete_archives(task, archives)  # of a process that was killed after it had unpacked them
+        return found
     sources = [client.get(remote, archives / remote.name).path for remote in task.files]
     with new_folder(place) as building:
         if task.name == "MRPC":
@@ -128,11 +131,15 @@ def _fetch(client: Client, folder: Path, task: TaskArchive) -> Fetched:
         else:
             shutil.copy(sources[0], building)
         _count_all(task, building)
-    for source in sources:
-        source.unlink()
-    if not any(archives.iterdir()):
-        archives.rmdir()
+    _delete_archives(task, archives)
     return _fetched(task, place, new=True)
+
+
+def _delete_archives(task: TaskArchive, archives: Path) -> None:
+    for remote in task.files:
+        (archives / remote.name).unlink(missing_ok=True)
+    with suppress(OSError):  # it has other files, or does not exist
+        archives.rmdir()
 
 
 def _unpack(archive: Path, task: TaskArchive, building: Path) -> None:

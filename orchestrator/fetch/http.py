@@ -12,7 +12,16 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from orchestrator.fetch.remote_file import Fetched, Partial, Remote, Version, conflict_at, content_range, verify
+from orchestrator.fetch.remote_file import (
+    Fetched,
+    Partial,
+    Remote,
+    Version,
+    conflict_at,
+    content_range,
+    delete_facts,
+    verify,
+)
 from orchestrator.support.errors import DataError, NotFoundError, ServiceError, UserError
 from orchestrator.support.version import __version__
 
@@ -101,9 +110,11 @@ class Client:
         """
         if target.exists():
             try:
-                return Fetched(target, target.stat().st_size, new=False, checked=verify(target, remote))
+                checked = verify(target, remote)
             except DataError as problem:
                 raise conflict_at(target, problem) from None
+            delete_facts(target)
+            return Fetched(target, target.stat().st_size, new=False, checked=checked)
         with Partial.open(target) as partial:
             checked = self._try_mirrors(remote.path, lambda url: self._download_verified(url, remote, partial))
             partial.place()

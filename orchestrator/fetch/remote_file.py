@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from stat import S_IMODE
 from typing import IO, Any, Literal, NamedTuple, Self
 
 from orchestrator.support.errors import ConflictError, DataError, StorageError
+from train_jobs.artifacts.drafts import draft
 from train_jobs.artifacts.files import lock_mode, sync, try_lock, write_text
 from train_jobs.config.errors import rename_command
 
@@ -105,13 +105,11 @@ def new_folder(place: Path) -> Iterator[Path]:
 
     An interrupted call never leaves a folder that looks complete.
     """
-    building = place.with_name(f".{place.name}.{os.getpid()}.part")
-    building.mkdir(parents=True)
-    try:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with draft(place) as building:
+        building.mkdir()
         yield building
         building.rename(place)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
 def content_range(response: Any) -> tuple[int | None, int | None]:
@@ -242,6 +240,13 @@ class Partial:
             return Version(**json.loads(self._facts.read_text()))
         except (OSError, ValueError, TypeError):
             return None
+
+
+def delete_facts(target: Path) -> None:
+    """Delete the facts of a complete file whose process was killed after the rename."""
+    if not _hidden_sibling(target, PARTIAL).exists():  # another process may fetch a new version
+        with suppress(OSError):
+            _hidden_sibling(target, FACTS).unlink(missing_ok=True)
 
 
 def _hidden_sibling(target: Path, ending: str) -> Path:

@@ -14,52 +14,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
+from train_jobs.artifacts.drafts import OLD_SECONDS, Owner, boot_token
 from train_jobs.artifacts.files import hold, is_held, try_lock
-from train_jobs.artifacts.host import boot_id, process_started
 
 LOCK = "lock"  # the first file of a draft, and the lock of the run that it becomes
 DELETED = ".deleted."
-OLD_SECONDS = 3600.0  # after which a folder of another machine, or of an earlier boot, is abandoned
 STILL_OPEN = (errno.ENOTEMPTY, errno.EBUSY)  # of a folder whose deleted files are open; of such a file
 TRIES = 100  # of creating a folder that other processes may delete before it is locked
-
-
-class Owner(NamedTuple):
-    """The process that made a hidden folder. A pid alone may belong to another process by now."""
-
-    pid: int
-    started: int
-    """Its start, in clock ticks since the boot."""
-    boot: str
-    """First part of the id of the boot."""
-
-    @classmethod
-    def current(cls) -> Owner:
-        """Return this process."""
-        return cls(os.getpid(), process_started(os.getpid()) or 0, _boot())
-
-    @classmethod
-    def of(cls, folder: Path) -> Owner | None:
-        """Return the process that made a folder; None: its name names none."""
-        try:
-            pid, started, boot = folder.name.rpartition(".")[2].split("-")
-            return cls(int(pid), int(started), boot)
-        except ValueError:
-            return None
-
-    @property
-    def lives(self) -> bool:
-        """Whether the process lives; it must be one of this boot of this machine."""
-        return process_started(self.pid) == self.started
-
-    def __str__(self) -> str:
-        return f"{self.pid}-{self.started}-{self.boot}"
-
-
-def _boot() -> str:
-    return (boot_id() or "0").partition("-")[0]
 
 
 @contextmanager
@@ -127,7 +89,7 @@ def abandoned(place: Path, *, older_than: float = OLD_SECONDS) -> list[Path]:
         older_than: seconds after which a folder counts, if nothing is known of its process.
     """
     # the change time, which a rename sets: a folder that is renamed for its deletion may be months old
-    before, here, found = time.time() - older_than, _boot(), []
+    before, here, found = time.time() - older_than, boot_token(), []
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if not entry.name.startswith("."):

@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, Protocol
 
+from train_jobs.artifacts.drafts import small_draft
 from train_jobs.artifacts.regular_files import open_regular, read_bytes
 
 SYNCS = 8  # at the same time; more are not faster
@@ -41,16 +42,12 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: the folder cannot be written, or the disk is full; the old file stays.
     """
-    # The process id keeps two writers apart. Without fsync a crash could leave the new name on an empty file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with small_draft(path) as temporary:
         with temporary.open("w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
-            os.fsync(stream.fileno())
+            os.fsync(stream.fileno())  # a crash could leave the new name on an empty file
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class NewFile:

@@ -157,9 +157,6 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
     if cache is not None and unknown:
         with suppress(OSError):  # without a cache the files are hashed again
             cache.parent.mkdir(parents=True, exist_ok=True)
-            # Of killed processes. One that still writes loses only its entries.
-            for left in cache.parent.glob(f".{cache.name}.*.tmp"):
-                left.unlink(missing_ok=True)
             write_text(cache, json.dumps(known))
     return hashes
 

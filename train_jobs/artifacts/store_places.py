@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 from pydantic import PlainSerializer, PlainValidator
 
+from train_jobs.artifacts.drafts import scratch_folder
 from train_jobs.artifacts.files import NewFile, write_text
 from train_jobs.artifacts.regular_files import read_bytes
 from train_jobs.artifacts.remote_files import FileStatus, RemoteFile, file_system, repeated
@@ -175,7 +176,8 @@ class NewObject:
 
     def __init__(self, path: RemotePath) -> None:
         self.path = path
-        self._temporary = tempfile.NamedTemporaryFile(prefix="new-object-")  # noqa: SIM115  # closed in commit or discard
+        # without a name, so that nothing is left of it after a kill
+        self._temporary = tempfile.TemporaryFile()  # noqa: SIM115  # closed in commit or discard
         self.stream: Any = self._temporary
         """Stream that writes the content."""
 
@@ -186,7 +188,7 @@ class NewObject:
             StorageError: the service refuses or does not answer.
         """
         self.stream.flush()
-        self.path.upload(Path(self._temporary.name))
+        self.path.upload(Path(f"/proc/self/fd/{self._temporary.fileno()}"))
         self._temporary.close()
 
     def discard(self) -> None:
@@ -226,7 +228,7 @@ def nearby(folder: StorePath, names: list[str]) -> Iterator[Path]:
     if isinstance(folder, Path):
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="nearby-") as copied:
+    with scratch_folder("nearby") as copied:
         for name in names:
-            (Path(copied) / name).write_bytes((folder / name).read_bytes())
-        yield Path(copied)
+            (copied / name).write_bytes((folder / name).read_bytes())
+        yield copied

@@ -8,7 +8,6 @@ report the agreement.
 
 from __future__ import annotations
 
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from train_jobs.artifacts.drafts import scratch_folder
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.config import SpecError
 from train_jobs.config.errors import in_shell
@@ -160,8 +160,8 @@ def quantised(graph: Path) -> Any:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with tempfile.TemporaryDirectory() as place:
-        small, plain = Path(place, GRAPH_FILE), Path(place, "plain.onnx")
+    with scratch_folder("onnx") as place:
+        small, plain = place / GRAPH_FILE, place / "plain.onnx"
         model = onnx.load(str(graph))
         # Shapes of the exported graph: the quantiser transposes weights, and onnx then refuses its own older shapes.
         del model.graph.value_info[:]

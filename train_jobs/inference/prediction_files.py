@@ -11,7 +11,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import shutil
 import zipfile
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from train_jobs.artifacts.drafts import draft
 from train_jobs.artifacts.files import content_record, has_content, read_object, sync, write_text
 from train_jobs.config import DataError
 from train_jobs.config.privacy import problem_text
@@ -312,14 +312,11 @@ class PredictionParts:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; after the body it is synced to the disk and replaces `path` atomically."""
-    # In the same folder: a rename is atomic within one file system only. The pid keeps two jobs with one output apart.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    # In the same folder: a rename is atomic within one file system only.
+    with draft(path) as temporary:
         yield temporary
         sync(temporary)
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _sha256(text: str) -> str:

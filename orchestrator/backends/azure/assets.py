@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from orchestrator.backends.base import Progress
 from orchestrator.jobs.inputs import START, Content, JobInput
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.formatting import bytes_text, counted
+from train_jobs.artifacts.drafts import scratch_folder
 from train_jobs.config.fields import Config
 
 if TYPE_CHECKING:
@@ -224,8 +224,8 @@ def ensure_asset(wire: Wire, datastore: str, asset: Asset, files: Callable[[Path
             fix="--set azure.environment=auto",
         )
     if asset.folder is not None:
-        with tempfile.TemporaryDirectory(prefix="orchestrator-") as scratch, _progress(label) as progress:
-            content = files(Path(scratch))
+        with scratch_folder("upload") as scratch, _progress(label) as progress:
+            content = files(scratch)
             # code and environments are small: copying one of their files takes more requests than sending it
             versions = f"{asset.folder.rstrip('/').rpartition('/')[0]}/" if asset.kind == "data" else ""
             sent = Files(wire, datastore).upload(asset.folder, content, progress, copy_below=versions)

@@ -17,6 +17,7 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import BestCheckpoint
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.commit import COMMIT, DAMAGED
+from train_jobs.artifacts.drafts import draft
 from train_jobs.artifacts.files import replace_path, sync
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.unreadable import unreadable
@@ -68,13 +69,13 @@ def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, p
             facts={"and": ", ".join(map(str, taken[1:]))} if taken[1:] else None,
             fix="--to another folder, or --force to replace it",
         )
-    # inside `to`, so that the final rename stays on one file system; with the pid, so that two downloads do not meet
-    draft = to / f".download.{run.name}.{os.getpid()}"
     try:
-        draft.mkdir(parents=True)
-        _copy(sources, draft, progress)
-        for target in targets:
-            replace_path(draft / target.name, target)
+        to.mkdir(parents=True, exist_ok=True)
+        with draft(to / "download") as copies:  # inside `to`, so that the final rename stays on one file system
+            copies.mkdir()
+            _copy(sources, copies, progress)
+            for target in targets:
+                replace_path(copies / target.name, target)
         sync(to)
     except FileNotFoundError as problem:
         raise ConflictError(
@@ -89,18 +90,16 @@ def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, p
         raise write_error(
             f"cannot download to {to}", problem, to, fix="free some space", then=", or --to another folder"
         ) from problem
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return targets
 
 
-def _copy(sources: list[Path], draft: Path, progress: Progress | None) -> None:
-    files = [(path, draft / path.relative_to(source.parent)) for source in sources for path in _files(source)]
+def _copy(sources: list[Path], copies: Path, progress: Progress | None) -> None:
+    files = [(path, copies / path.relative_to(source.parent)) for source in sources for path in _files(source)]
     total = sum(path.stat().st_size for path, _ in files)
     done = 0
     for source in sources:
         if source.is_dir():
-            (draft / source.name).mkdir()  # also of an output that has no files yet
+            (copies / source.name).mkdir()  # also of an output that has no files yet
     for path, copy in files:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as reading, copy.open("wb") as writing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from orchestrator.runs.tracked_run import has_run, run_lock, sync_command
 from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import NotFoundError, ServiceError
 from train_jobs.artifacts.commit import committed
+from train_jobs.artifacts.drafts import scratch_folder
 from train_jobs.artifacts.files import file_sha256, link_or_copy, read_object
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import read_lineage
@@ -260,9 +260,9 @@ def _store(client: Any, run: RunFolder, made: Any, added: Mapping[str, bytes], w
         folder.parent.mkdir(parents=True, exist_ok=True)
         _assemble(run.model, added, folder, weights)
         return
-    with tempfile.TemporaryDirectory(prefix=".mlflow-model.", dir=run.path) as scratch:
-        _assemble(run.model, added, Path(scratch, "model"), weights)
-        client.log_model_artifacts(made.model_id, str(Path(scratch, "model")))
+    with scratch_folder("mlflow-model", run.path) as scratch:
+        _assemble(run.model, added, scratch / "model", weights)
+        client.log_model_artifacts(made.model_id, str(scratch / "model"))
 
 
 def _assemble(export: Path, added: Mapping[str, bytes], folder: Path, weights: Path) -> None:

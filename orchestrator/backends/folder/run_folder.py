@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
 
 RUN_VARIABLE = "ORCHESTRATOR_RUN"  # in the environment of every process of a run: its folder
-TEMPORARIES = (".*.tmp", ".probe-*", ".seen-*")  # of write_text, require_writable and World.shares_folder
+# of write_text, require_writable, World.shares_folder and StepProfiler
+TEMPORARIES = (".*.tmp", ".probe-*", ".seen-*", ".rank-*.trace.json.gz")
 RANK_RESERVE_BYTES = 64 * 1024  # some 16 small files
 TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"  # where the job finds the run's tags, for its lineage
 

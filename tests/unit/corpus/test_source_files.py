@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from train_jobs.artifacts.drafts import Owner
 from train_jobs.artifacts.fingerprints import content_hashes, fingerprint, source_fingerprint
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import DataError
@@ -303,7 +304,7 @@ def test_killed_writer_of_the_cache_leaves_nothing(tmp_path: Path) -> None:
     text, cache = tmp_path / "text.txt", tmp_path / "cache" / "fingerprints.json"
     text.write_text("a text")
     cache.parent.mkdir()
-    (cache.parent / ".fingerprints.json.4194000.tmp").write_text("{")
+    (cache.parent / f".fingerprints.json.0.{Owner.current()._replace(started=1)}.tmp").write_text("{")
     (expected,) = content_hashes([text])
     assert content_hashes([text], cache) == [expected]
     assert [path.name for path in cache.parent.iterdir()] == ["fingerprints.json"]

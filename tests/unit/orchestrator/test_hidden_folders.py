@@ -14,9 +14,10 @@ import pytest
 
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.runs.hidden_folders import Owner, abandoned
+from orchestrator.runs.hidden_folders import abandoned
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.run_folders import make_run
+from train_jobs.artifacts.drafts import Owner
 
 DRAFT = """\
 import os, signal, sys

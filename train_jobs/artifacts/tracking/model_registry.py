@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import yaml
 
+from train_jobs.artifacts.drafts import scratch_folder
 from train_jobs.artifacts.files import file_sha256, link_or_copy, sync_all, write_text
 from train_jobs.artifacts.tracking.mlflow_store import relocate_artifacts, sqlite_path
 from train_jobs.config.errors import ConflictError, SpecError
@@ -117,8 +117,8 @@ def registry_folder(name: str, registry: Registry) -> Path:
         record = place / f".{version.version}-{_key(registry, version)}.json"
         if record.is_file() and (known := place / json.loads(record.read_text())["folder"]).is_dir():
             return known
-        with tempfile.TemporaryDirectory(prefix=".copy.", dir=_made(place)) as scratch:
-            return _kept(_copy(registry, version, Path(scratch, "model")), place, version, record)
+        with scratch_folder("copy", _made(place)) as scratch:
+            return _kept(_copy(registry, version, scratch / "model"), place, version, record)
     except (MlflowException, OSError) as problem:
         if isinstance(problem, OSError) and problem.filename is not None:  # of this machine, such as a full disk
             raise
@@ -219,8 +219,8 @@ class _Files:
             link_or_copy(self.local / name, target)
             return
         assert self._store is not None
-        with tempfile.TemporaryDirectory(prefix=".file.", dir=target.parent.parent) as scratch:
-            Path(self._store.download_artifacts(name, scratch)).rename(target)
+        with scratch_folder("file", target.parent.parent) as scratch:
+            Path(self._store.download_artifacts(name, str(scratch))).rename(target)
 
 
 def _copy(registry: Registry, version: Any, folder: Path) -> Path:

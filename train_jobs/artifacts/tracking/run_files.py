@@ -6,9 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from train_jobs.artifacts.drafts import scratch_folder
 from train_jobs.artifacts.files import file_sha256
 
 FILES_TAG = "orchestrator.artifacts"
@@ -62,8 +62,8 @@ def _logged(client: Any, run_id: str) -> Mapping[str, Any]:
     """Return the manifest of an earlier call; empty without one."""
     if not any(one.path == MANIFEST for one in client.list_artifacts(run_id)):
         return {}
-    with TemporaryDirectory(prefix="mlflow-") as temporary:
-        text = Path(client.download_artifacts(run_id, MANIFEST, temporary)).read_text(encoding="utf-8")
+    with scratch_folder("mlflow") as temporary:
+        text = Path(client.download_artifacts(run_id, MANIFEST, str(temporary))).read_text(encoding="utf-8")
     try:
         found: Mapping[str, Any] = json.loads(text)
     except ValueError:  # an upload was interrupted

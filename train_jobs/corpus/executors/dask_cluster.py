@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from distributed.security import Security
 
+from train_jobs.artifacts.drafts import draft, scratch_folder
 from train_jobs.artifacts.files import read_object
 from train_jobs.config.errors import InternalError, PeerError, SpecError
 from train_jobs.config.prepare import ExecutorConfig
@@ -109,6 +108,7 @@ class Child:
     ) -> None:
         self._what, self._words, self._started = what, words, started
         self._starts: list[float] = []
+        self._scratch = ExitStack()
         self._start()
 
     def keep(self) -> int | None:
@@ -143,12 +143,12 @@ class Child:
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)  # after SIGKILL it is still there
+        self._scratch.close()
 
     def _start(self) -> None:
         self._starts.append(time.monotonic())
-        self._scratch = tempfile.mkdtemp(prefix="prepare-dask-")
-        words = (self._what, str(os.getpid()), self._scratch, *self._words)
+        scratch = self._scratch.enter_context(scratch_folder("prepare-dask"))
+        words = (self._what, str(os.getpid()), str(scratch), *self._words)
         self.process = start_child(MODULE, *words, environ=QUIET)
         self._started(self.process)
 
@@ -248,14 +248,13 @@ class OwnCluster(Cluster):
 
     def _write_meeting(self) -> None:
         """Write the address and the certificates to a file that only this user can read."""
-        temporary = self._meeting.with_name(f".{MEETING}.{os.getpid()}.tmp")
-        temporary.unlink(missing_ok=True)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as stream:
-            json.dump({"key": self._key, "address": self._address, "tls": self._tls}, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(self._meeting)
+        with draft(self._meeting) as temporary:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as stream:
+                json.dump({"key": self._key, "address": self._address, "tls": self._tls}, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(self._meeting)
 
 
 def local_workers(meeting: Path, key: str, count: int) -> Child:
