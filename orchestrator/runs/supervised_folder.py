@@ -23,13 +23,14 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ConflictError, ServiceError
 from orchestrator.support.moved_home import FolderIdentity
-from train_jobs.artifacts.files import hold, is_held, read_object, sync, sync_all, write_text
+from train_jobs.artifacts.files import hold, hold_folder, is_held, read_object, sync, sync_all, write_text
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
 from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount, write_error
 from train_jobs.config.fields import Config
 
 RESERVE_BYTES = 256 * 1024  # enough for the last state and the last lines of the log
 FULL_BYTES = 1 << 20  # a disk with less is full: deleted partial files leave a little
+CHANGE_SECONDS = 60.0  # a deletion first ends processes that outlived their supervisor, which takes 30 s at most
 KILLED = "its process was killed, or ran out of memory"
 
 
@@ -268,6 +269,19 @@ class SupervisedFolder(ABC, Generic[State]):
         )
         # `is_held` of any `orchestrator list` holds the lock for an instant: without the wait, a start could fail on it
         return hold(self.path / "lock", seconds=1, busy=busy)
+
+    def changing(self, verb: str) -> AbstractContextManager[None]:
+        """Let one command at a time decide from the state and act on it; the supervisor's lock is another one.
+
+        Args:
+            verb: what the command does to the run or sweep.
+
+        Raises:
+            ConflictError: another command does not end within a minute.
+        """
+        message = f"cannot {verb} {self.noun} {self.name}: another command changes it"
+        busy = ConflictError(message, fix=f"{self.show_command} {self.name}")
+        return hold_folder(self.path, seconds=CHANGE_SECONDS, busy=busy)
 
     def start_supervisor(self, arguments: Sequence[str], log: Path, cwd: str | None = None) -> None:
         """Start the supervisor in a session of its own; return once it holds the lock.

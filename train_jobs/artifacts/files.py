@@ -6,8 +6,8 @@ does not offer use `flock`, only in this module:
 - `is_held` tries a shared lock on a file opened for reading. Processes that test a lock do not block each other, do not
   create the file and need no permission to write it. A lock of filelock is always exclusive: two `orchestrator list`
   at the same moment would each take the other for a running supervisor.
-- `try_lock` locks a file that contains data, through the stream that writes it. Downloads use it: the file is renamed
-  while it is locked, without a separate lock file.
+- `try_lock` locks a folder, or a file through the stream that writes it: a download is renamed while it is locked,
+  without a separate lock file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, Protocol
 
@@ -272,6 +273,32 @@ def hold(
         lock.release()
 
 
+@contextmanager
+def hold_folder(path: Path, *, seconds: float, busy: Exception) -> Iterator[None]:
+    """Hold a lock of a folder itself while the context is open: no file is left, and a renamed folder stays locked.
+
+    Without a lock on file systems that cannot lock folders, such as NFS, and if the folder does not exist.
+
+    Args:
+        path: the folder.
+        seconds: maximum time to wait for the lock.
+        busy: error to raise if the lock is not free in time.
+
+    Raises:
+        Exception: `busy`.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, handle)
+            last = time.monotonic() + seconds
+            while not try_lock(handle):
+                if time.monotonic() > last:
+                    raise busy
+                time.sleep(POLL_SECONDS)
+        yield
+
+
 def lock_mode(path: Path) -> int:
     """Return the mode of a lock file: only users who may write to its folder can open it, and therefore hold it.
 
@@ -297,7 +324,7 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def try_lock(stream: IO[Any]) -> bool:
+def try_lock(stream: IO[Any] | int) -> bool:
     """Lock an open file until it is closed; return False if another process has locked it."""
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

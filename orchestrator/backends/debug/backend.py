@@ -79,9 +79,10 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
                 f"cannot debug {processes} processes: the debug backend runs one", fix=f"orchestrator resume {name}"
             )
         run = self._existing(name)
-        state = self._resumable(run)
-        end_survivors(run)
-        self._requeue(run, state)
+        with run.changing("resume"):
+            state = self._resumable(run)
+            end_survivors(run)
+            self._requeue(run, state)
         return self._run(run)
 
     def _run(self, run: RunFolder) -> Handle:

@@ -225,15 +225,17 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         """
         # The folder is renamed first: deleting checkpoints takes seconds, during which `list` would show half a run.
         # `leftovers` finds the hidden folder of a deletion that was killed.
-        run, state = self._existing(name), self.describe(name).state
-        if not state.terminal or run.locked():
-            raise ConflictError(f"cannot delete run {name}: it is {state}", fix=f"orchestrator cancel {name}")
-        end_survivors(run)
-        try:
-            delete_folder(run.path)
-        except OSError as problem:
-            fix = f"chmod u+w {in_shell(self._runs)}"
-            raise write_error(f"cannot delete run {name}", problem, run.path, fix=fix) from problem
+        run = self._existing(name)
+        with run.changing("delete"):
+            state = self.describe(name).state
+            if not state.terminal or run.locked():
+                raise ConflictError(f"cannot delete run {name}: it is {state}", fix=f"orchestrator cancel {name}")
+            end_survivors(run)
+            try:
+                delete_folder(run.path)
+            except OSError as problem:
+                fix = f"chmod u+w {in_shell(self._runs)}"
+                raise write_error(f"cannot delete run {name}", problem, run.path, fix=fix) from problem
 
     def delete_weights(self, name: str, why: str) -> bool:
         """Delete checkpoints and models of a finished run."""
@@ -363,6 +365,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             ConflictError: it completed, or is still running.
             UsageError: a secret of the run is not to be had.
         """
+        self._existing(run.name)  # not deleted meanwhile
         state = run.state()
         if not state.state.resumable or run.locked():
             raise ConflictError(

@@ -169,13 +169,20 @@ def delete_weights(run: RunFolder, why: str) -> bool:
     Raises:
         StorageError: something cannot be deleted.
     """
+    if not any(_weights(run)):  # of most runs, which need no lock
+        return True
+    with run.changing("delete the weights of"):
+        return _delete_weights(run, why)
+
+
+def _delete_weights(run: RunFolder, why: str) -> bool:
     # Folders are renamed before they are deleted, which takes seconds: no reader finds a checkpoint that has lost some
     # of its files, and a killed deletion leaves only hidden folders, which the next call removes.
-    weights, trash = _folders(run.outputs, WEIGHTS), _folders(run.outputs, [TRASH + name for name in WEIGHTS])
-    if not weights and not trash:
+    weights, trash = _weights(run)
+    if not weights and not trash:  # the run was deleted meanwhile
         return True
     state = run.state()
-    if run.locked():
+    if not state.state.terminal or run.locked():  # it was resumed meanwhile
         return False
     try:
         with run.lock():
@@ -190,6 +197,11 @@ def delete_weights(run: RunFolder, why: str) -> bool:
         fix = f"chmod u+w {in_shell(run.outputs)}"
         raise write_error(f"cannot delete the weights of run {run.name}", problem, run.outputs, fix=fix) from problem
     return True
+
+
+def _weights(run: RunFolder) -> tuple[list[Path], list[Path]]:
+    """Return the folders of weights of a run, and those whose deletion was killed."""
+    return _folders(run.outputs, WEIGHTS), _folders(run.outputs, [TRASH + name for name in WEIGHTS])
 
 
 def _folders(outputs: Path, names: Iterable[str]) -> list[Path]:

@@ -72,13 +72,14 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
             UsageError: `processes` is less than 1, or exceeds the sequences of a global batch.
         """
         run = self._existing(name)
-        state = self._resumable(run)
-        request = LocalRequest.model_validate(run.read_json("request.json"))
-        end_survivors(run)  # they may hold the port
-        check_port(request.master_port)
-        changed = None if processes is None else _with_processes(request, processes, self.plan(name))
-        self._requeue(run, state, changed)
-        return self._supervise(run)
+        with run.changing("resume"):
+            state = self._resumable(run)
+            request = LocalRequest.model_validate(run.read_json("request.json"))
+            end_survivors(run)  # they may hold the port
+            check_port(request.master_port)
+            changed = None if processes is None else _with_processes(request, processes, self.plan(name))
+            self._requeue(run, state, changed)
+            return self._supervise(run)
 
     def _supervise(self, run: RunFolder) -> Handle:
         """Start the supervisor; return once it holds the run."""
