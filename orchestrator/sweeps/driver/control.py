@@ -197,17 +197,28 @@ class DriverControl(SweepControl):
 
     def cancel(self) -> None:
         """Request the end by a file, which the driver reads; without a driver, cancel the trials from this process."""
+        if not self._stop_driver():
+            with self._folder.changing("cancel"):
+                if not self._stop_driver():  # it may have been resumed meanwhile
+                    self._cancel_trials()
+
+    def _stop_driver(self) -> bool:
+        """Ask the driver to cancel the sweep; return whether that is enough: it has a driver, or has completed."""
         folder, state = self._folder, self._folder.state()
         if state.state == RunState.COMPLETED:
-            return
+            return True
         # The file before the signal, which alone stops only the driver: it would leave its trials running.
         with writing(folder, "cancel"):
             folder.cancel_file.touch()
-        if folder.has_driver():
-            if state.pid is not None:
-                with suppress(ProcessLookupError, PermissionError):  # another user's driver reads the file
-                    os.kill(state.pid, signal.SIGTERM)
-            return
+        if not folder.has_driver():
+            return False
+        if (pid := folder.stored_state().pid) is not None:
+            with suppress(ProcessLookupError, PermissionError):  # another user's driver reads the file
+                os.kill(pid, signal.SIGTERM)
+        return True
+
+    def _cancel_trials(self) -> None:
+        folder, state = self._folder, self._folder.state()
         backend = load_backend(folder.record().trial["backend"], self._home)
         live = [trial for trial in self._study.get_trials(deepcopy=False) if not trial.state.is_finished()]
         names = [name for trial in live for name in trial.user_attrs["runs"]]
@@ -225,6 +236,10 @@ class DriverControl(SweepControl):
         Raises:
             ConflictError: it is running, has all of its trials, or has used up a limit.
         """
+        with self._folder.changing("resume"):
+            self._resume()
+
+    def _resume(self) -> None:
         status = self.status()
         if status.state == RunState.COMPLETED and status.ended == status.trials:
             raise ConflictError(
@@ -243,6 +258,10 @@ class DriverControl(SweepControl):
             ConflictError: it is running, or one of the new limits is already used up.
             SpecError: the cost is limited, and the trials have no price.
         """
+        with self._folder.changing("extend"):
+            self._extend(extended)
+
+    def _extend(self, extended: SweepRecord) -> None:
         from orchestrator.specs.compute import ResolvedCompute
         from orchestrator.specs.site import site_of
 
@@ -272,6 +291,10 @@ class DriverControl(SweepControl):
             ConflictError: the sweep is running or has used up a limit, or a trial has not failed.
             NotFoundError: the sweep has no such trial.
         """
+        with self._folder.changing("retry"):
+            self._retry(trials)
+
+    def _retry(self, trials: Sequence[int]) -> None:
         folder, status = self._folder, self.status()
         rows = {row.trial: row for row in status.rows}
         failed = [number for number, row in rows.items() if row.state == RunState.FAILED]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,45 +11,12 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
-from tests.conftest import wait_for
+from tests.overtaking import overtake
 from tests.run_folders import make_run, write_local_request
-
-Command = Callable[[], object]
-
-
-def overtake(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, command: Command) -> Command:
-    """Run a second command when the first one calls a function, as far as it gets; return a call for its result."""
-    original, pool, second = getattr(owner, name), ThreadPoolExecutor(1), list[Future[object]]()
-    started: list[bool] = []
-
-    def called(*arguments: object, **options: object) -> object:
-        if not started:
-            started.append(True)
-            second.append(pool.submit(command))
-            wait_for(lambda: waits or second[0].done(), what="the second command")
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(owner, name, called)
-    return lambda: second[0].result()
-
-
-waits: list[bool] = []
 
 
 @pytest.fixture(autouse=True)
-def note_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a command that waits for another one count as having run as far as it gets."""
-    flock = fcntl.flock
-    waits.clear()
-
-    def noted(handle: Any, how: int) -> None:
-        try:
-            flock(handle, how)
-        except BlockingIOError:
-            waits.append(True)
-            raise
-
-    monkeypatch.setattr(fcntl, "flock", noted)
+def no_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalBackend, "_supervise", lambda self, run: Handle("local", run.name))
 
 
