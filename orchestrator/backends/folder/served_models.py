@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from orchestrator.runs.supervised_folder import last_line
 from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError
 from orchestrator.support.moved_home import FolderIdentity
-from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.files import hold, write_text
 from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.config.errors import in_shell
 
@@ -36,7 +37,7 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
         {endpoint, uri, run}.
 
     Raises:
-        ConflictError: the run has not completed, or the endpoint has a server.
+        ConflictError: the run has not completed, or the endpoint has a server, or another command changes it.
         DataError: the signature is missing or invalid.
         SpecError: the key cannot be read, or model-signing is not installed.
         UsageError: the endpoint's name is invalid.
@@ -53,20 +54,32 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
 
         require_trusted(Path(status.model), TrustConfig(require_signature=key))
     path = home / ENDPOINTS / f"{endpoint}.json"
-    if (known := _running_server(path)) is not None:
-        raise ConflictError(
-            f"cannot start endpoint {endpoint}: it already has a server",
-            facts={"where": known["uri"]},
-            fix=f"orchestrator model delete {endpoint} -y",
-        )
     path.parent.mkdir(parents=True, exist_ok=True)
-    words = ["--model", status.model, *(["--require-signature", str(key)] if key is not None else [])]
-    pid, port = _start_server(words, endpoint, path.with_suffix(".log"))
-    found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
-    place = FolderIdentity.of(path.parent).model_dump()
-    identity = {"pid": pid, "started": process_started(pid), "boot": boot_id(), "folder": place}
-    write_text(path, json.dumps({**found, **identity}, indent=1))
+    with _changing(path, "start"):
+        if (known := _running_server(path)) is not None:
+            raise ConflictError(
+                f"cannot start endpoint {endpoint}: it already has a server",
+                facts={"where": known["uri"]},
+                fix=f"orchestrator model delete {endpoint} -y",
+            )
+        words = ["--model", status.model, *(["--require-signature", str(key)] if key is not None else [])]
+        pid, port = _start_server(words, endpoint, path.with_suffix(".log"))
+        found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
+        place = FolderIdentity.of(path.parent).model_dump()
+        identity = {"pid": pid, "started": process_started(pid), "boot": boot_id(), "folder": place}
+        write_text(path, json.dumps({**found, **identity}, indent=1))
     return found
+
+
+def _changing(path: Path, verb: str) -> AbstractContextManager[None]:
+    """Let one command at a time start or stop a server, which takes a minute for a large model.
+
+    Raises:
+        ConflictError: another command does.
+    """
+    message = f"cannot {verb} endpoint {path.stem}: another command changes it"
+    busy = ConflictError(message, fix="wait for the other command")
+    return hold(path.with_suffix(".lock"), seconds=0, busy=busy, remove=True)
 
 
 def _start_server(words: list[str], endpoint: str, log: Path) -> tuple[int, int]:
@@ -112,7 +125,7 @@ def delete(home: Path, endpoint: str) -> None:
     """Stop the server of an endpoint.
 
     Raises:
-        ConflictError: its server is another user's.
+        ConflictError: its server is another user's, or another command changes it.
         NotFoundError: the endpoint does not exist.
         UsageError: its name is invalid.
     """
@@ -120,15 +133,16 @@ def delete(home: Path, endpoint: str) -> None:
     path = home / ENDPOINTS / f"{endpoint}.json"
     if not path.is_file():
         raise NotFoundError(f"endpoint {endpoint} does not exist", fix="orchestrator model deploy RUN --endpoint NAME")
-    if (known := _running_server(path)) is not None:
-        try:
-            os.kill(known["pid"], signal.SIGTERM)
-        except PermissionError:
-            owner = process_owner(known["pid"])
-            raise ConflictError(
-                f"cannot stop endpoint {endpoint}: its server belongs to user {owner}", fix=f"ask {owner} to do it"
-            ) from None
-    path.unlink()
+    with _changing(path, "stop"):
+        if (known := _running_server(path)) is not None:
+            try:
+                os.kill(known["pid"], signal.SIGTERM)
+            except PermissionError:
+                owner = process_owner(known["pid"])
+                raise ConflictError(
+                    f"cannot stop endpoint {endpoint}: its server belongs to user {owner}", fix=f"ask {owner} to do it"
+                ) from None
+        path.unlink(missing_ok=True)
 
 
 def _running_server(path: Path) -> dict[str, Any] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.folder import backend as folder_backend
+from orchestrator.backends.folder import served_models
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import Handle, RunState
@@ -74,3 +76,28 @@ def test_run_is_resumed_after_its_weights_are_deleted(tmp_path: Path, monkeypatc
     second()
     assert run.stored_state().state == RunState.QUEUED
     assert run.stored_state().warning == "pruned"
+
+
+@pytest.mark.parametrize("command", ["deploy", "delete"])
+def test_endpoint_that_starts_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    make_run(tmp_path, "one").model.mkdir()
+    status, endpoints, started = LocalBackend(tmp_path).describe("one"), tmp_path / "endpoints", list[str]()
+
+    def start(words: list[str], endpoint: str, log: Path) -> tuple[int, int]:
+        started.append(endpoint)
+        return os.getpid(), 1
+
+    def again() -> object:
+        if command == "delete":
+            (endpoints / "served.json").write_text("{}")  # of a server that died
+            served_models.delete(tmp_path, "served")
+            return None
+        return served_models.deploy(tmp_path, status, "served")
+
+    monkeypatch.setattr(served_models, "_start_server", start)
+    second = overtake(monkeypatch, served_models, "_start_server", again)
+    served_models.deploy(tmp_path, status, "served")
+    with pytest.raises(ConflictError, match="another command changes it"):
+        second()
+    assert started == ["served"]
+    assert [path.name for path in endpoints.iterdir()] == ["served.json"]
