@@ -15,10 +15,11 @@ from orchestrator.runs.lineage_report import Check, CheckedLineage, Verdict
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.home import FINGERPRINT_CACHE, TOKEN_STORES
+from train_jobs.artifacts.files import parse_checked
 from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.lineage import LINEAGE_FILE, READ, Lineage, Link, parse_lineage, store_digest
 from train_jobs.artifacts.start_model import initial_weights
-from train_jobs.artifacts.store_manifest import stored_manifest
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE, stored_manifest
 from train_jobs.artifacts.task_files import task_files
 from train_jobs.config import DataError, FinetuneConfig
 
@@ -162,7 +163,7 @@ def _check_store(link: Link, folder: Path, cache: Path) -> Check:
     """Compare every file of the store, by its content or by its cached hash."""
     # not by the manifest's own hashes: a changed shard next to an unchanged manifest must be found
     try:
-        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        manifest = parse_checked((folder / MANIFEST_FILE).read_bytes())
         files = [folder / shard["file"] for shard in manifest["shards"]]
         vocabulary, *hashes = content_hashes([folder / "vocab.txt", *files], cache)
     except FileNotFoundError:

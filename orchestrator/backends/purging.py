@@ -34,8 +34,8 @@ from orchestrator.backends.retention import (
     delete_store,
     delete_tree,
     folder_item,
-    plan_facts,
     read_plans,
+    text_of_store,
     tree_bytes,
     unused_stores,
 )
@@ -58,7 +58,6 @@ from orchestrator.support.moved_home import MovedHome
 from train_jobs.artifacts.files import is_held, read_object
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.mounts import write_error
-from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, relocate_artifacts, sqlite_path
 from train_jobs.artifacts.tracking.model_registry import cached_copies
 from train_jobs.config.errors import in_shell
@@ -361,12 +360,12 @@ def _stores(
     gone = {*texts, *(plans[folder].text for folder in folders if folder in plans)}
     place = home / TOKEN_STORES
     unused = unused_stores(home, plans, folders)
-    chosen = [path for path in unused if _text_of(path) in gone]
+    chosen = [path for path in unused if text_of_store(path) in gone]
     unfinished = [
         path
         for path in (place.iterdir() if place.is_dir() else ())
         if path.is_dir()
-        and (path.name.startswith(".") or _text_of(path) is None)
+        and (path.name.startswith(".") or text_of_store(path) is None)
         and not is_held(place / f".{path.name}.lock")
     ]
     return sorted([*chosen, *unfinished]), [path for path in unused if path not in chosen]
@@ -385,11 +384,6 @@ def _delete_stores(purging: Purging, home: Path) -> Purging:
         (delete_tree if hidden else delete_store)(store)
         deleted.append(item)
     return purging.model_copy(update={"token_stores": deleted, "remains": [*used, *purging.remains]})
-
-
-def _text_of(store: Path) -> str | None:
-    """Return the hash of a store's text; None: the store is unfinished or damaged."""
-    return plan_facts(store / MANIFEST_FILE).text
 
 
 def _endpoints(home: Path) -> Iterator[tuple[str, str]]:
@@ -555,7 +549,7 @@ def _remaining_files(home: Path, folders: Mapping[str, Path | None], mine: Seque
     plans = {path.parent: _read_own(path.parent, PLAN) for path in sorted(home.glob(f"*/*/{PLAN}"))}
     gone = [folder for folder in folders.values() if folder is not None]
     inside = {status.name for status in mine}
-    texts = {_text_of(store) for store in (home / TOKEN_STORES).glob("[!.]*")}
+    texts = {text_of_store(store) for store in (home / TOKEN_STORES).glob("[!.]*")}
     for name, folder in folders.items():
         if folder is None or name not in inside:
             continue

@@ -24,8 +24,9 @@ from orchestrator.runs.hidden_folders import delete_folder, remove_tree
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import TOKEN_STORES
-from train_jobs.artifacts.files import is_held
+from train_jobs.artifacts.files import is_held, parse_checked
 from train_jobs.artifacts.mounts import write_error
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
@@ -247,12 +248,20 @@ def read_plans(home: Path) -> dict[Path, _PlanFacts]:
 
 
 def plan_facts(document: Path) -> _PlanFacts:
-    """Return facts of a plan, or of the manifest of a token store."""
+    """Return facts of a plan."""
     try:
         plan = from_json(document.read_bytes())  # of pydantic: it takes half the time of `json`
         return _PlanFacts(str(plan["data"]["sha256"]), plan.get("snapshot", {}).get("total_bytes"))
     except (OSError, ValueError, KeyError, TypeError):
         return _PlanFacts(None, None)
+
+
+def text_of_store(store: Path) -> str | None:
+    """Return the hash of a token store's text; None: the store is unfinished or damaged."""
+    try:
+        return str(parse_checked((store / MANIFEST_FILE).read_bytes())["data"]["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _needed(folder: Path) -> list[str]:
@@ -341,8 +350,8 @@ def unused_stores(home: Path, plans: Mapping[Path, _PlanFacts], without: Collect
     if None in texts:
         return []  # deleting is the one thing that cannot be undone: when in doubt, keep
     texts.add(None)  # a store without a valid manifest may be in preparation
-    manifests = sorted((home / TOKEN_STORES).glob("[!.]*/manifest.json"))
-    return [manifest.parent for manifest in manifests if plan_facts(manifest).text not in texts]
+    manifests = sorted((home / TOKEN_STORES).glob(f"[!.]*/{MANIFEST_FILE}"))
+    return [manifest.parent for manifest in manifests if text_of_store(manifest.parent) not in texts]
 
 
 def _run_bytes(folder: Path, plan: _PlanFacts | None) -> int:

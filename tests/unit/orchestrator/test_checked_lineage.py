@@ -14,7 +14,7 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.lineage_report import CheckedLineage, Verdict, lineage_text
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
-from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.files import checked_json, file_sha256
 from train_jobs.artifacts.lineage import Attempt, DataFacts, ExternalFacts, Lineage, Link, PretrainFacts, store_digest
 
 START = Attempt(
@@ -122,6 +122,17 @@ def test_changed_store_is_reported(tmp_path: Path, alpha: tuple[RunFolder, Linea
     found, verdicts = check_lineage(tmp_path, "alpha-1")
     assert verdicts == ["changed", "verified"]
     assert str(path.parent) in str(found.checks[alpha[1].links[0].hash].why)
+
+
+def test_manifest_that_differs_from_its_checksum_is_damage(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+    path = tmp_path / "token-stores" / ("a" * 16) / "manifest.json"
+    document = json.loads(path.read_text())
+    path.write_text(checked_json(document, indent=1))
+    assert check_lineage(tmp_path, "alpha-1")[1] == ["verified", "verified"]
+    path.write_text(path.read_text().replace('"key": "a', '"key": "b'))
+    found, verdicts = check_lineage(tmp_path, "alpha-1")
+    assert verdicts == ["changed", "verified"]
+    assert found.checks[alpha[1].links[0].hash].why == f"{path.parent} is damaged"
 
 
 @pytest.mark.parametrize("name", ["shard-00001.arrow", "manifest.json", "vocab.txt"])

@@ -23,6 +23,7 @@ from orchestrator.support.errors import StorageError
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.run_folders import make_run
+from train_jobs.artifacts.files import checked_json
 
 NOW = 10_000.0
 
@@ -71,6 +72,18 @@ def make_store(home: Path, key: str, sha256: str) -> Path:
     (store / "manifest.json").write_text(json.dumps({"data": {"sha256": sha256}}))
     (store / "shard-0.arrow").write_bytes(b"x" * 1000)
     return store
+
+
+def test_store_with_damaged_manifest_is_kept(tmp_path: Path) -> None:
+    """A flipped bit in the hash of its text would make the store of a run look unused."""
+    make_run(tmp_path, "one", plan=plan_of_text("text-1"))
+    manifest = make_store(tmp_path, "a", "text-1") / "manifest.json"
+    manifest.write_text(checked_json(plan_of_text("text-1"), indent=1))
+    assert unused_stores(tmp_path, read_plans(tmp_path), []) == []
+    manifest.write_text(manifest.read_text().replace("text-1", "text-0"))
+    assert unused_stores(tmp_path, read_plans(tmp_path), []) == []
+    manifest.write_text(checked_json(plan_of_text("text-0"), indent=1))
+    assert unused_stores(tmp_path, read_plans(tmp_path), []) == [manifest.parent]
 
 
 def test_unused_stores_are_those_of_no_run(tmp_path: Path) -> None:
