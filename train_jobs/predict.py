@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from train_jobs.artifacts.files import file_sha256, has_content, read_object, write_text
+from train_jobs.artifacts.files import content_record, file_sha256, has_content, read_object, write_text
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.model_tokenizer import TOKENIZER, TOKENIZER_FILE, VOCABULARY
@@ -57,7 +57,8 @@ from train_jobs.tools.mirror import MirrorThread
 
 RESULT = "result.json"
 CUT = "cut"  # key of a result: number of truncated rows
-FILE = "predictions_file"  # key of a result: size and hash of the joined file
+# keys of a result: size and hash of the joined file, and of the scored rows of an evaluation
+FILE, ROWS_FILE = "predictions_file", "scored_rows_file"
 HELD_OUT = "validation_"  # prefix of held-out metrics in metrics.jsonl
 
 
@@ -260,6 +261,7 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
         (output / RESULT).unlink(missing_ok=True)
         if config.evaluate:
             write_text(output / SCORED_ROWS, scored_rows_text(job.task.scored_rows(score_inputs)))
+            result[ROWS_FILE] = content_record(output / SCORED_ROWS)
     return {**result, FILE: job.parts.join(count), "identity": digest(job.identity)}
 
 
@@ -278,25 +280,27 @@ def finished(job: PredictJob, output: Path) -> dict[str, Any] | None:
     """Return the result of an earlier start with the same identity.
 
     Returns:
-        None without a result, if `resume` is never, or if the file of predictions has changed in the run's folder.
+        None without a result, if `resume` is never, or if the scored rows, or the file of predictions in the run's
+        folder, have changed.
 
     Raises:
-        SpecError: the file has changed elsewhere; it may be the user's work, so it is not replaced.
+        SpecError: the file of predictions has changed elsewhere; it may be the user's work, so it is not replaced.
     """
     known, path, world = read_object(output / RESULT) or {}, job.parts.path, job.world
     there = job.config.resume == "auto" and known.get("identity") == digest(job.identity) and path.is_file()
     if not world.from_main(int(there)):
         return None
-    # A result of an earlier version has no record of the file.
-    changed = world.is_main and FILE in known and not has_content(path, known[FILE])
-    if not world.from_main(int(changed)):
+    # A result of an earlier version has no record of the files.
+    files = ((FILE, path), (ROWS_FILE, output / SCORED_ROWS)) if world.is_main else ()
+    changed = [file for key, file in files if key in known and not has_content(file, known[key])]
+    if not world.from_main(len(changed)):
         return known
-    if not path.resolve().is_relative_to(output.resolve()):
+    if world.from_main(int(path in changed)) and not path.resolve().is_relative_to(output.resolve()):
         raise SpecError(
             f"cannot resume: {path} has changed since it was written",
             fix="move it to predict again, or --set resume=never to replace it",
         )
-    world.log(f"{path} has changed since it was written: predicting again")
+    world.log(f"{', '.join(map(str, changed))} changed after it was written: predicting again")
     return None
 
 

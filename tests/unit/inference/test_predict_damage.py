@@ -158,6 +158,22 @@ def test_changed_predictions_are_predicted_again(job, seen, tmp_path, change):
     assert steps(tmp_path / "out") == [4, 8, 12, 12]
 
 
+@pytest.mark.parametrize("change", [flip, lambda path: os.truncate(path, 10), lambda path: path.unlink()])
+def test_changed_scored_rows_are_written_again(job, seen, tmp_path, change):
+    """Also if the predictions are outside of the folder of the run: unchanged, they are not the user's work."""
+    own, rows = tmp_path / "own.jsonl", tmp_path / "out/scored_rows.json"
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):  # the fixture reads the file in the folder of the run
+            job(output=str(own))
+    expected, predicted = rows.read_bytes(), own.read_bytes()
+    assert seen == [0, 4, 8]
+    change(rows)
+    with pytest.raises(FileNotFoundError):
+        job(output=str(own))
+    assert (rows.read_bytes(), own.read_bytes()) == (expected, predicted)
+    assert seen == [0, 4, 8] * 2
+
+
 def test_changed_file_of_the_user_is_kept(job, tmp_path):
     own = tmp_path / "own.jsonl"
     job_with = {"output": str(own)}
@@ -176,7 +192,8 @@ def test_changed_file_of_the_user_is_kept(job, tmp_path):
 def test_result_of_earlier_version_is_accepted(job, seen, tmp_path):
     job()
     path = tmp_path / "out/result.json"
-    path.write_text(json.dumps({key: value for key, value in result(path.parent).items() if key != predict.FILE}))
+    new = (predict.FILE, predict.ROWS_FILE)
+    path.write_text(json.dumps({key: value for key, value in result(path.parent).items() if key not in new}))
     seen.clear()
     job()
     assert seen == []
