@@ -64,7 +64,7 @@ class DebugSession(Supervision):
             attempt=self.state.attempt,
             world_size=1,
             launcher=None,
-            stopped=self.preempted,
+            stopped=self.preempted or self.stop_requested(),
             writes_result=self.request.writes_result,
         )
 

@@ -93,18 +93,20 @@ def ending_of(
         attempt: number of the attempt.
         world_size: number of ranks.
         launcher: the launcher that ended first, if any failed.
-        stopped: whether the supervisor asked the agents to end.
+        stopped: whether the run was asked to end before all ranks finished with 0.
         writes_result: whether the job writes result.json before it ends with 0.
     """
     # The order of these rules matters. Success first: a cancel that arrives after the last rank has finished must not
-    # turn a complete result into a cancelled run. Then the user's cancel, then the rank that ended first: launchers
-    # answer a failed rank with SIGTERM for its peers, which may end with the code of a preemption, and the peers of a
-    # preempted rank may die of the lost connection with any code.
+    # turn a complete result into a cancelled run. Exit code 0 after SIGTERM is no success: it is how many programs end
+    # when they are asked to. Then the user's cancel, then the rank that ended first: launchers answer a failed rank
+    # with SIGTERM for its peers, which may end with the code of a preemption, and the peers of a preempted rank may die
+    # of the lost connection with any code.
     ranks = read_exits(run.exits(attempt))
     if len(ranks) == world_size and not any(ranks.values()):
-        if writes_result and not (run.outputs / RESULT).exists():
+        if (run.outputs / RESULT).exists() if writes_result else not stopped:
+            return Ending(RunState.COMPLETED, 0, None, ranks)
+        if not stopped:
             return Ending(RunState.FAILED, 1, f"{NO_RESULT}; see {run.rank_log(0)}", ranks, EndCause.ERROR)
-        return Ending(RunState.COMPLETED, 0, None, ranks)
     if run.cancel_file.exists():
         return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
     # A launcher that was killed takes its ranks with it: the kernel sends them SIGTERM, and all ranks save and end with

@@ -107,9 +107,9 @@ def main() -> int:
         process.terminate()
     code = process.wait()
     signal.alarm(0)
-    filtered.finish()
     code = SIGNALLED - code if code < 0 else code
-    write_exit_code(exit_file, code)
+    write_exit_code(exit_file, code)  # first: the rest of the output may take seconds, and a cancel may arrive
+    filtered.finish()
     return code
 
 

@@ -22,7 +22,14 @@ from typing import Any
 
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.folder.run_processes import kill_leftovers
-from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, LauncherEnd, Supervision, ending_of
+from orchestrator.backends.folder.supervision import (
+    POLL_SECONDS,
+    Ending,
+    LauncherEnd,
+    Supervision,
+    ending_of,
+    read_exits,
+)
 from orchestrator.backends.local.launch import Agent, LocalRequest, held_port, start_agents
 from orchestrator.runs.status import RunState
 from orchestrator.support.redact import redact
@@ -38,6 +45,7 @@ class Supervisor(Supervision):
     request: LocalRequest
     request_kind = LocalRequest
     _failed_launcher: LauncherEnd | None = None
+    _stopped = False
 
     def attempt(self) -> Ending:
         """Start the agents, wait for them, and read the exit codes of the ranks.
@@ -69,15 +77,19 @@ class Supervisor(Supervision):
         return ending_of(
             self.run,
             attempt=self.state.attempt,
-            world_size=self.request.nodes * self.request.processes_per_node,
+            world_size=self._world_size,
             launcher=self._failed_launcher,
-            stopped=self.asked_to_stop or self.preempted,
+            stopped=self._stopped,
             writes_result=self.request.writes_result,
         )
 
+    @property
+    def _world_size(self) -> int:
+        return self.request.nodes * self.request.processes_per_node
+
     def _watch(self, agents: list[Agent]) -> None:
         """Wait until all agents have finished, on their own or on request."""
-        self._failed_launcher = None
+        self._failed_launcher, self._stopped = None, False
         stopping_since = failed_since = math.inf
         # a list: `any` over the agents would never poll those after the first that lives, and their death stay unseen
         while None in (codes := [agent.process.poll() for agent in agents]):
@@ -90,14 +102,25 @@ class Supervisor(Supervision):
             if any(codes):
                 failed_since = min(failed_since, now)
             alone = now - failed_since > PEER_SECONDS
-            if stopping_since == math.inf and (self.stop_requested() or self.preempted or alone):
+            asked = self.stop_requested() or self.preempted
+            if stopping_since == math.inf and (asked or alone):
                 stopping_since = now  # once: a second SIGTERM would interrupt torchrun's own shutdown of its ranks
+                # agents live for some seconds after their last rank: a run that had finished was not stopped
+                self._stopped = asked and not self._all_succeeded()
                 for agent in agents:
                     agent.process.terminate()
             if now - stopping_since > GRACE_SECONDS:
                 kill_leftovers(self.run.path)
             time.sleep(POLL_SECONDS)
-        self._note_failure(codes)
+        if stopping_since == math.inf:
+            self._note_failure(codes)
+            # a machine that shuts down sends SIGTERM to all processes: the agents may end before this loop sees it
+            self._stopped = any(codes) and (self.asked_to_stop or self.preempted)
+
+    def _all_succeeded(self) -> bool:
+        """Return whether all ranks finished with 0."""
+        ranks = read_exits(self.run.exits(self.state.attempt))
+        return len(ranks) == self._world_size and not any(ranks.values())
 
     def _note_failure(self, codes: Sequence[int | None]) -> None:
         """Remember the agent that failed first; of several since the last look, one that was killed."""

@@ -157,6 +157,30 @@ def test_rank_that_ended_first_is_the_reason_not_its_peers(
     assert str(ending.reason).startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("stopped", "writes_result", "result", "state"),
+    [
+        (False, False, False, RunState.COMPLETED),
+        (True, False, False, RunState.CANCELLED),
+        (True, False, True, RunState.CANCELLED),  # the command's own file
+        (True, True, False, RunState.CANCELLED),
+        (True, True, True, RunState.COMPLETED),
+        (False, True, True, RunState.COMPLETED),
+        (False, True, False, RunState.FAILED),
+    ],
+)
+def test_cancelled_run_completes_only_by_its_own_end(
+    run: RunFolder, stopped: bool, writes_result: bool, result: bool, state: RunState
+) -> None:
+    run.exits(1).mkdir(parents=True)
+    (run.exits(1) / "rank-0").write_text("0\n")
+    run.cancel_file.touch()
+    if result:
+        (run.outputs / "result.json").write_text("{}")
+    ending = ending_of(run, attempt=1, world_size=1, launcher=None, stopped=stopped, writes_result=writes_result)
+    assert ending.state == state
+
+
 def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     class BuggySupervision(Supervision):
         request_kind = FolderRequest

@@ -1,0 +1,41 @@
+"""Commands of the user's own that are stopped: state, reason and exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Console, wait_for
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("untracked")]
+
+JOB = """\
+import signal
+import sys
+import time
+
+signal.signal(signal.SIGTERM, lambda *received: sys.exit(int(sys.argv[1])))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def stopped_by(console: Console, verb: str, code: int) -> str:
+    """Submit a job that ends with an exit code when it is stopped, stop it, and return the name of the run."""
+    (console.cwd / "job.py").write_text(JOB)
+    words = ("submit", "command", "-d", "-o", "json", "--", "python", "job.py", str(code))
+    name: str = console(*words).json["name"]
+    log = console.folder(name) / "logs" / "rank-0.log"
+    wait_for(lambda: log.exists() and "ready" in log.read_text(), what="the handler of SIGTERM")
+    assert console(verb, name).code == 0
+    return name
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "reason"), [("cancel", "cancelled", "cancelled"), ("preempt", "preempted", "stopped by SIGTERM")]
+)
+def test_graceful_end_after_stop_is_not_completed(console: Console, verb: str, state: str, reason: str) -> None:
+    name = stopped_by(console, verb, 0)
+    waited = console("wait", name, "-o", "json")
+    assert (waited.code, waited.json["state"], waited.json["reason"]) == (75, state, reason)
+    assert console("resume", name, "-d").code == 0
+    assert console("cancel", name).code == 0
