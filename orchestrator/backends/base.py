@@ -7,6 +7,7 @@ do (resume, delete, register a model, ...) is a capability: see `capabilities.py
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,8 @@ NO_RESULT = (  # reason of a job that ended before it was complete, as by `os._e
     f"every rank ended with exit code 0, but the job did not write {RESULT}: "
     "a process ended before the job was complete"
 )
+RANK_ERROR = re.compile(r"error-\d+\.json")
+"""Name of the error record of a rank among the outputs; the job may have files such as error-analysis.json."""
 SUBMITTED = frozenset({PLAN, REQUEST, CONFIG, SPEC, TAGS})
 """Documents of a run that its submission writes; all others are outputs of the job."""
 

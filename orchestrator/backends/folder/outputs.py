@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.backends.base import Progress, no_such_output
+from orchestrator.backends.base import RANK_ERROR, Progress, no_such_output
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import BestCheckpoint
 from orchestrator.support.errors import ConflictError, StorageError
@@ -33,7 +33,7 @@ def outputs_of(run: RunFolder) -> dict[str, Path]:
     """Return the paths of all outputs by name: submitted documents, logs, and everything that the job has written."""
     found = {"code": run.code, "logs": run.logs, "plan": run.path / "plan.json", "spec": run.path / "spec.yaml"}
     for path in sorted(run.outputs.glob("*")):
-        if not path.name.startswith((".", "error-")):
+        if not (path.name.startswith(".") or RANK_ERROR.fullmatch(path.name)):
             found[path.stem if path.is_file() else path.name] = path
     if "result" in found and "store" in (result := run.read_json("outputs/result.json")):
         found["store"] = Path(result["store"])  # shared by all runs, and therefore elsewhere

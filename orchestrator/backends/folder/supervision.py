@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
-from orchestrator.backends.base import NO_RESULT, RESULT
+from orchestrator.backends.base import NO_RESULT, RANK_ERROR, RESULT
 from orchestrator.backends.folder.log_files import LogClock
 from orchestrator.backends.folder.mlflow_sync import expect_copy, forget_copy, is_behind, start_sync
 from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
@@ -364,7 +364,8 @@ class Supervision(ABC):
         self.watch.begin(begun.started)
         # an error of the previous attempt would be reported as the reason of this end
         for stale in self.run.outputs.glob("error-*.json"):
-            stale.unlink()
+            if RANK_ERROR.fullmatch(stale.name) and stale.is_file():
+                stale.unlink()
         record_log_sizes(self.run, self.state.attempt)
         try:
             ending = self.attempt()

@@ -211,3 +211,22 @@ def test_cancel_in_the_pause_before_a_restart_is_a_cancel(run: RunFolder) -> Non
     state = run.stored_state()
     assert (state.state, state.reason, state.attempt) == (RunState.CANCELLED, "cancelled", 1)
     assert [attempt.state for attempt in state.attempts] == [RunState.FAILED]
+
+
+def test_attempt_removes_error_records_of_ranks_only(run: RunFolder) -> None:
+    """A file of the user's own, or a folder with the name of a record, stays."""
+    for name in ("error-0.json", "error-12.json", "error-analysis.json", "error-1.json.txt"):
+        (run.outputs / name).write_text("{}")
+    (run.outputs / "error-3.json").mkdir()
+
+    class EndingSupervision(Supervision):
+        request_kind = FolderRequest
+
+        def attempt(self) -> Ending:
+            return Ending(RunState.COMPLETED, 0, None)
+
+    EndingSupervision(run).supervise()
+    assert run.stored_state().state == RunState.COMPLETED
+    assert sorted(path.name for path in run.outputs.glob("error-*")) == [
+        *("error-1.json.txt", "error-3.json", "error-analysis.json"),
+    ]

@@ -55,6 +55,8 @@ def test_outputs_are_submission_and_results_of_the_job(folder: RunFolder) -> Non
     (folder.outputs / "result.json").write_text("{}")
     (folder.path / "spec.yaml").write_text("")
     assert list(outputs_of(folder)) == [*names, "result", "spec"]
+    (folder.outputs / "error-analysis.json").write_text("{}")  # the job's own, no error record of a rank
+    assert list(outputs_of(folder)) == sorted([*names, "error-analysis", "result", "spec"])
 
 
 def test_prepared_store_is_an_output(folder: RunFolder, run: Run, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from orchestrator.backends.azure.runs.record import (
 )
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire, duration_seconds
-from orchestrator.backends.base import CONFIG, NO_RESULT, PLAN, REQUEST, RESULT, SPEC, TAGS
+from orchestrator.backends.base import CONFIG, NO_RESULT, PLAN, RANK_ERROR, REQUEST, RESULT, SPEC, TAGS
 from orchestrator.backends.run_progress import TAIL_BYTES, PaceWatch, Target, complete_lines, newest, parse_reports
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.kind import JobKind
@@ -259,7 +259,7 @@ class Observer:
 
     def _rank_error(self, since: float) -> RankError | None:
         """Return the error of a rank that is the cause of the end: of this attempt, and not that of a lost peer."""
-        blobs = [blob for blob in self.files().list(self._outputs) if blob.name.startswith("error-")]
+        blobs = [blob for blob in self.files().list(self._outputs) if RANK_ERROR.fullmatch(blob.name)]
         current = sorted(blob.name for blob in blobs if blob.modified >= since - CLOCK_SECONDS)
         errors = [error for name in current if (error := rank_error(self.output(name))) is not None]
         return next((error for error in errors if not error.is_peer), errors[0] if errors else None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.runs.observer import Observer
 from orchestrator.backends.azure.wire.blobs import Blob, Files
-from orchestrator.backends.base import PLAN, SPEC, Progress, no_such_output
+from orchestrator.backends.base import PLAN, RANK_ERROR, SPEC, Progress, no_such_output
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.commit import COMMIT, read_commit
 from train_jobs.artifacts.files import file_sha256, replace_path
@@ -53,7 +53,9 @@ def outputs_of(files: Files, run: str, store: str | None) -> dict[str, RemoteOut
         if top == "job":
             if rest in {PLAN, SPEC}:
                 add(Path(rest).stem, of_run, blob.name, blob)
-        elif not first.startswith((".", "error-")) and (first != "checkpoints" or blob.name.startswith(committed)):
+        elif first.startswith(".") or RANK_ERROR.fullmatch(rest):
+            continue
+        elif first != "checkpoints" or blob.name.startswith(committed):
             add(first if below else Path(first).stem, of_run, f"{top}/{first}", blob)
     if store is not None:
         name = PurePosixPath(store).name
