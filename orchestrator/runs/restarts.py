@@ -161,7 +161,8 @@ def decide_restart(name: str, ends: Sequence[AttemptEnd], limits: RestartLimits,
     if not ends or ends[-1].state not in {RunState.FAILED, RunState.PREEMPTED}:
         return Restart(False)
     causes = [cause_of(end) for end in ends]
-    if causes[-1] == EndCause.INPUT or ends[-1].exit_code == USAGE_CODE:
+    wrong_input = ends[-1].state == RunState.FAILED and ends[-1].exit_code == USAGE_CODE
+    if causes[-1] == EndCause.INPUT or wrong_input:
         return Restart(False)
     forgiven = EVICTIONS if limits.disk_is_error else {*EVICTIONS, *DISKS}
     evicted = causes[-1] in forgiven

@@ -39,3 +39,11 @@ def test_graceful_end_after_stop_is_not_completed(console: Console, verb: str, s
     assert (waited.code, waited.json["state"], waited.json["reason"]) == (75, state, reason)
     assert console("resume", name, "-d").code == 0
     assert console("cancel", name).code == 0
+
+
+@pytest.mark.parametrize("verb", ["cancel", "preempt"])
+def test_failed_save_after_stop_is_reported(console: Console, verb: str) -> None:
+    waited = console("wait", stopped_by(console, verb, 5), "-o", "json")
+    assert waited.code == 5
+    assert waited.json["state"] in {"cancelled", "preempted"}
+    assert "; rank 0 ended with exit code 5; see " in waited.json["reason"]

@@ -46,6 +46,7 @@ BACKOFF = Backoff(first=1.0, longest=60.0)
 LOG_SIZES = "log-sizes.json"  # among the exit codes of an attempt
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 STOPPED_CODES = {PREEMPTED_CODE, SIGNALLED + signal.SIGTERM}  # the second: before the rank could handle signals
+ASKED_CODES = {0, *STOPPED_CODES, SIGNALLED + signal.SIGINT}  # of a job that was asked to end; the last: by Ctrl-C
 TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
 OPEN_VARIABLE = "ORCHESTRATOR_MLFLOW_AFTER"
 OPEN_SECONDS = 15.0  # importing MLflow and opening a run takes 3 s of a core, which ranks that start need themselves
@@ -108,7 +109,7 @@ def ending_of(
         if not stopped:
             return Ending(RunState.FAILED, 1, f"{NO_RESULT}; see {run.rank_log(0)}", ranks, EndCause.ERROR)
     if run.cancel_file.exists():
-        return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
+        return _stopped_ending(run, attempt, ranks, RunState.CANCELLED, "cancelled")
     # A launcher that was killed takes its ranks with it: the kernel sends them SIGTERM, and all ranks save and end with
     # the code of a preemption. Nothing preempted them, though.
     if launcher is not None and launcher.code < 0 and not stopped:
@@ -118,7 +119,9 @@ def ending_of(
     failed = [rank for rank, code in ranks.items() if code]
     # A rank that reports a lost peer is not the cause, though its exit code may be written before that of the peer.
     first = next((rank for rank in failed if _error(run, rank).get("kind") != "peer"), failed[0] if failed else None)
-    if stopped or (first is not None and ranks[first] in STOPPED_CODES):
+    if stopped:
+        return _stopped_ending(run, attempt, ranks, RunState.PREEMPTED, "stopped by SIGTERM")
+    if first is not None and ranks[first] in STOPPED_CODES:
         return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
     if first is not None:
         reason, cause = _reason(run, attempt, first, ranks[first])
@@ -126,6 +129,19 @@ def ending_of(
     node, code = (launcher.node, launcher.exit_code) if launcher else (0, 1)
     reason = f"the launcher of node {node} ended with {code} before any rank; see {run.agent_log(node)}"
     return Ending(RunState.FAILED, code, reason + shortage_note(run, attempt, run.agent_log(node)), ranks)
+
+
+def _stopped_ending(run: RunFolder, attempt: int, ranks: Mapping[int, int], state: RunState, reason: str) -> Ending:
+    """Return the end of an attempt that was asked to end; a rank that did not end as asked may have saved nothing."""
+    for rank, code in ranks.items():
+        error = _error(run, rank)
+        if code not in ASKED_CODES and error.get("kind") != "peer":
+            how = f"rank {rank} ended with exit code {code}: {error['text']}" if "text" in error else None
+            return Ending(state, code, f"{reason}; {how or _reason(run, attempt, rank, code)[0]}", ranks)
+    for rank in _killed_with_parent(run.exits(attempt)):
+        killed = f"rank {rank} was killed before it ended; see {run.rank_log(rank)}"
+        return Ending(state, SIGNALLED + signal.SIGKILL, f"{reason}; {killed}", ranks)
+    return Ending(state, PREEMPTED_CODE, reason, ranks)
 
 
 def _reason(run: RunFolder, attempt: int, rank: int, code: int) -> tuple[str, EndCause | None]:
@@ -187,6 +203,13 @@ def read_exits(folder: Path) -> dict[int, int]:
         with suppress(ValueError):  # an empty file: the disk was full
             codes[int(path.name.removeprefix("rank-"))] = int(path.read_text())
     return codes
+
+
+def _killed_with_parent(folder: Path) -> list[int]:
+    """Return the ranks whose parent left its placeholder: both are killed if the rank does not end in time."""
+    return sorted(
+        int(path.name.removeprefix("rank-")) for path in folder.glob("rank-*") if not path.read_text().strip()
+    )
 
 
 class TrackedRun:
@@ -304,7 +327,8 @@ class Supervision(ABC):
             print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
             self.update(attempt=self.state.attempt + 1)
             ending = self._recorded_attempt()
-        if self.run.cancel_file.exists() and ending.state != RunState.COMPLETED:  # in the pause before a restart
+        ended = ending.state in {RunState.COMPLETED, RunState.CANCELLED}
+        if self.run.cancel_file.exists() and not ended:  # in the pause before a restart
             ending = Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ending.ranks)
         elif restart.why_not:
             ending = replace(ending, reason=f"{ending.reason}\n{restart.why_not}")

@@ -181,6 +181,49 @@ def test_cancelled_run_completes_only_by_its_own_end(
     assert ending.state == state
 
 
+@pytest.mark.parametrize(
+    ("codes", "errors", "exit_code", "more"),
+    [
+        (["75", "0"], {}, 75, ""),
+        (["143", "75"], {}, 75, ""),
+        (["1", "75"], {0: "peer"}, 75, ""),
+        (["75", "5"], {}, 5, "; rank 1 ended with exit code 5; see {log}/rank-1.log"),
+        (["2", "75"], {0: "storage"}, 2, "; rank 0 ended with exit code 2: error[storage]: rank 0"),
+        (["1", "5"], {0: "peer"}, 5, "; rank 1 ended with exit code 5; see {log}/rank-1.log"),
+        (["75", ""], {}, 137, "; rank 1 was killed before it ended; see {log}/rank-1.log"),
+    ],
+)
+@pytest.mark.parametrize("state", [RunState.CANCELLED, RunState.PREEMPTED])
+def test_stopped_run_names_the_rank_that_did_not_save(
+    run: RunFolder, state: RunState, codes: list[str], errors: dict[int, str], exit_code: int, more: str
+) -> None:
+    run.exits(1).mkdir(parents=True)
+    for rank, code in enumerate(codes):
+        (run.exits(1) / f"rank-{rank}").write_text(f"{code}\n")
+    for rank, kind in errors.items():
+        left = {"text": f"error[{kind}]: rank {rank}", "error": {"kind": kind}}
+        (run.outputs / f"error-{rank}.json").write_text(json.dumps(left))
+    if state == RunState.CANCELLED:
+        run.cancel_file.touch()
+    ending = ending_of(run, attempt=1, world_size=2, launcher=LauncherEnd(0, 1), stopped=True)
+    stop = "cancelled" if state == RunState.CANCELLED else "stopped by SIGTERM"
+    assert (ending.state, ending.exit_code, ending.reason) == (state, exit_code, stop + more.format(log=run.logs))
+
+
+def test_cancel_keeps_the_reason_of_a_failed_save(run: RunFolder) -> None:
+    class StoppedSupervision(Supervision):
+        request_kind = FolderRequest
+
+        def attempt(self) -> Ending:
+            self.run.cancel_file.touch()
+            return Ending(RunState.CANCELLED, 5, "cancelled; rank 0 ended with exit code 5")
+
+    StoppedSupervision(run).supervise()
+    state = run.stored_state()
+    assert (state.state, state.exit_code) == (RunState.CANCELLED, 5)
+    assert state.reason == "cancelled; rank 0 ended with exit code 5"
+
+
 def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     class BuggySupervision(Supervision):
         request_kind = FolderRequest

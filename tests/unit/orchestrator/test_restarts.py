@@ -98,6 +98,7 @@ def test_other_ends_are_not_restarted(state: RunState) -> None:
 def test_invalid_input_is_not_restarted() -> None:
     assert not is_due([failed(cause=EndCause.INPUT)], RestartLimits(9, None))
     assert not is_due([failed().model_copy(update={"exit_code": 2})], RestartLimits(9, None))
+    assert is_due([evicted().model_copy(update={"exit_code": 2})], RestartLimits(9, None)), "it was stopped"
 
 
 def test_pause_doubles_until_the_run_progresses() -> None:
