@@ -1,4 +1,4 @@
-"""Commands of the user's own that are stopped: state, reason and exit code."""
+"""Commands of the user's own that are stopped or end with the code of a signal: state, reason and exit code."""
 
 from __future__ import annotations
 
@@ -47,3 +47,17 @@ def test_failed_save_after_stop_is_reported(console: Console, verb: str) -> None
     assert waited.code == 5
     assert waited.json["state"] in {"cancelled", "preempted"}
     assert "; rank 0 ended with exit code 5; see " in waited.json["reason"]
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "reason"),
+    [
+        (75, "preempted", "rank 0 ended with exit code 75: preempted; see "),
+        (137, "failed", "rank 0 ended with exit code 137 (a shell's code for SIGKILL); see "),
+    ],
+)
+def test_exit_code_is_not_reported_as_signal(console: Console, code: int, state: str, reason: str) -> None:
+    (console.cwd / "job.py").write_text(f"raise SystemExit({code})\n")
+    done = console("submit", "command", "-o", "json", "--", "python", "job.py")
+    assert (done.code, done.json["state"], done.json["ranks"]) == (code, state, {"0": code})
+    assert done.json["reason"].startswith(reason)

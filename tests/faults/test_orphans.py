@@ -151,4 +151,4 @@ def test_rank_ends_whose_launcher_died_before_it_started(tmp_path: Path) -> None
     variables = {key: value for key, value in os.environ.items() if key != "RUN_EXITS"}
     command = [sys.executable, "-c", ADOPTER, rank_process.__file__, str(tmp_path)]
     subprocess.run(command, env=variables, check=True, timeout=20, start_new_session=True)
-    assert (tmp_path / "rank-0").read_text() == "143\n"
+    assert (tmp_path / "rank-0").read_text() == "-15\n"

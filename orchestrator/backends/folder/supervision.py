@@ -45,11 +45,37 @@ POLL_SECONDS = 0.1  # between two looks at the processes of a run
 BACKOFF = Backoff(first=1.0, longest=60.0)
 LOG_SIZES = "log-sizes.json"  # among the exit codes of an attempt
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
-STOPPED_CODES = {PREEMPTED_CODE, SIGNALLED + signal.SIGTERM}  # the second: before the rank could handle signals
+# The last two: of a rank, or of the child of a shell, that did not handle SIGTERM.
+STOPPED_CODES = {PREEMPTED_CODE, -signal.SIGTERM, SIGNALLED + signal.SIGTERM}
 ASKED_CODES = {0, *STOPPED_CODES, SIGNALLED + signal.SIGINT}  # of a job that was asked to end; the last: by Ctrl-C
 TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
 OPEN_VARIABLE = "ORCHESTRATOR_MLFLOW_AFTER"
 OPEN_SECONDS = 15.0  # importing MLflow and opening a run takes 3 s of a core, which ranks that start need themselves
+
+
+def shell_code(code: int) -> int:
+    """Return an exit code as a shell would report it.
+
+    Args:
+        code: exit code; negative: the signal that killed the process, as in subprocess.
+    """
+    return SIGNALLED - code if code < 0 else code
+
+
+def signal_name(number: int) -> str | None:
+    """Return the name of a signal; None: no signal with a name has this number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
+
+
+def end_text(code: int) -> str:
+    """Return how a process ended, see `shell_code`; a shell ends with 137 if its child was killed."""
+    if code < 0:
+        return f"was killed by signal {signal_name(-code) or -code}"
+    name = signal_name(code - SIGNALLED)
+    return f"ended with exit code {code}" + (f" (a shell's code for {name})" if name else "")
 
 
 @dataclass(frozen=True)
@@ -64,7 +90,7 @@ class LauncherEnd:
     @property
     def exit_code(self) -> int:
         """Exit code, as a shell would report it."""
-        return SIGNALLED - self.code if self.code < 0 else self.code
+        return shell_code(self.code)
 
 
 @dataclass(frozen=True)
@@ -102,42 +128,45 @@ def ending_of(
     # when they are asked to. Then the user's cancel, then the rank that ended first: launchers answer a failed rank
     # with SIGTERM for its peers, which may end with the code of a preemption, and the peers of a preempted rank may die
     # of the lost connection with any code.
-    ranks = read_exits(run.exits(attempt))
+    codes = read_exits(run.exits(attempt))
+    ranks = {rank: shell_code(code) for rank, code in codes.items()}
     if len(ranks) == world_size and not any(ranks.values()):
         if (run.outputs / RESULT).exists() if writes_result else not stopped:
             return Ending(RunState.COMPLETED, 0, None, ranks)
         if not stopped:
             return Ending(RunState.FAILED, 1, f"{NO_RESULT}; see {run.rank_log(0)}", ranks, EndCause.ERROR)
     if run.cancel_file.exists():
-        return _stopped_ending(run, attempt, ranks, RunState.CANCELLED, "cancelled")
+        return _stopped_ending(run, attempt, codes, RunState.CANCELLED, "cancelled")
     # A launcher that was killed takes its ranks with it: the kernel sends them SIGTERM, and all ranks save and end with
     # the code of a preemption. Nothing preempted them, though.
     if launcher is not None and launcher.code < 0 and not stopped:
-        reason = f"the launcher of node {launcher.node} was killed by signal {signal.Signals(-launcher.code).name}"
+        reason = f"the launcher of node {launcher.node} {end_text(launcher.code)}"
         seen = f"{reason}; see {run.agent_log(launcher.node)}"
         return Ending(RunState.FAILED, launcher.exit_code, seen, ranks, EndCause.SUPERVISOR)
-    failed = [rank for rank, code in ranks.items() if code]
+    failed = [rank for rank, code in codes.items() if code]
     # A rank that reports a lost peer is not the cause, though its exit code may be written before that of the peer.
     first = next((rank for rank in failed if _error(run, rank).get("kind") != "peer"), failed[0] if failed else None)
     if stopped:
-        return _stopped_ending(run, attempt, ranks, RunState.PREEMPTED, "stopped by SIGTERM")
-    if first is not None and ranks[first] in STOPPED_CODES:
-        return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
+        return _stopped_ending(run, attempt, codes, RunState.PREEMPTED, "stopped by SIGTERM")
+    if first is not None and codes[first] in STOPPED_CODES:
+        reason = f"rank {first} {end_text(codes[first])}: preempted; see {run.rank_log(first)}"
+        return Ending(RunState.PREEMPTED, PREEMPTED_CODE, reason, ranks)
     if first is not None:
-        reason, cause = _reason(run, attempt, first, ranks[first])
+        reason, cause = _reason(run, attempt, first, codes[first])
         return Ending(RunState.FAILED, ranks[first], reason, ranks, cause)
     node, code = (launcher.node, launcher.exit_code) if launcher else (0, 1)
     reason = f"the launcher of node {node} ended with {code} before any rank; see {run.agent_log(node)}"
     return Ending(RunState.FAILED, code, reason + shortage_note(run, attempt, run.agent_log(node)), ranks)
 
 
-def _stopped_ending(run: RunFolder, attempt: int, ranks: Mapping[int, int], state: RunState, reason: str) -> Ending:
+def _stopped_ending(run: RunFolder, attempt: int, codes: Mapping[int, int], state: RunState, reason: str) -> Ending:
     """Return the end of an attempt that was asked to end; a rank that did not end as asked may have saved nothing."""
-    for rank, code in ranks.items():
+    ranks = {rank: shell_code(code) for rank, code in codes.items()}
+    for rank, code in codes.items():
         error = _error(run, rank)
         if code not in ASKED_CODES and error.get("kind") != "peer":
-            how = f"rank {rank} ended with exit code {code}: {error['text']}" if "text" in error else None
-            return Ending(state, code, f"{reason}; {how or _reason(run, attempt, rank, code)[0]}", ranks)
+            how = f"rank {rank} {end_text(code)}: {error['text']}" if "text" in error else None
+            return Ending(state, ranks[rank], f"{reason}; {how or _reason(run, attempt, rank, code)[0]}", ranks)
     for rank in _killed_with_parent(run.exits(attempt)):
         killed = f"rank {rank} was killed before it ended; see {run.rank_log(rank)}"
         return Ending(state, SIGNALLED + signal.SIGKILL, f"{reason}; {killed}", ranks)
@@ -149,15 +178,11 @@ def _reason(run: RunFolder, attempt: int, rank: int, code: int) -> tuple[str, En
 
     Ranks that ended later are not the cause: they report only that they lost a peer.
     """
-    with suppress(ValueError):  # a job may end with 255 too, and that is no signal
-        name = signal.Signals(code - SIGNALLED).name
-        killed = f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
-        return killed + shortage_note(run, attempt, run.rank_log(rank)), EndCause.ERROR
     error = _error(run, rank)
-    if "text" in error:
+    if code >= 0 and "text" in error:
         return str(error["text"]), error_cause(error)
-    reason = f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}"
-    return reason + shortage_note(run, attempt, run.rank_log(rank)), None
+    reason = f"rank {rank} {end_text(code)}; see {run.rank_log(rank)}"
+    return reason + shortage_note(run, attempt, run.rank_log(rank)), EndCause.ERROR if code < 0 else None
 
 
 def _error(run: RunFolder, rank: int) -> dict[str, Any]:
@@ -196,7 +221,7 @@ def _begin_of_attempt(run: RunFolder, attempt: int, log: Path) -> int:
 
 
 def read_exits(folder: Path) -> dict[int, int]:
-    """Return exit codes by rank, in the order in which the ranks ended."""
+    """Return exit codes by rank, in the order in which the ranks ended; negative: the signal that killed the rank."""
     codes = {}
     # nanoseconds, because peers of a failed rank often end within the same millisecond
     for path in sorted(folder.glob("rank-*"), key=lambda path: path.stat().st_mtime_ns):

@@ -56,7 +56,7 @@ def is_launcher(pid: int) -> bool:
 
 
 def write_exit_code(path: Path, code: int) -> None:
-    """Write the exit code of a rank; on a full disk, free the reserve of the ranks first."""
+    """Write the exit code of a rank, negative for a signal; on a full disk, free the reserve of the ranks first."""
     try:
         with path.open("r+" if path.exists() else "w") as stream:  # in place: a placeholder has its bytes already
             stream.write(f"{code}\n")
@@ -107,10 +107,9 @@ def main() -> int:
         process.terminate()
     code = process.wait()
     signal.alarm(0)
-    code = SIGNALLED - code if code < 0 else code
     write_exit_code(exit_file, code)  # first: the rest of the output may take seconds, and a cancel may arrive
     filtered.finish()
-    return code
+    return SIGNALLED - code if code < 0 else code
 
 
 class FilteredOutput:

@@ -54,8 +54,10 @@ def run(tmp_path: Path) -> RunFolder:
     [
         (1, "ended with exit code 1"),
         (128, "ended with exit code 128"),
-        (137, "was killed by signal SIGKILL"),
-        (139, "was killed by signal SIGSEGV"),
+        (-9, "was killed by signal SIGKILL"),
+        (-11, "was killed by signal SIGSEGV"),
+        (-40, "was killed by signal 40"),  # a real-time signal without a name
+        (137, "ended with exit code 137 (a shell's code for SIGKILL)"),
         (160, "ended with exit code 160"),  # signals 32 and 33 are reserved, and 64 is the last
         (193, "ended with exit code 193"),
         (255, "ended with exit code 255"),  # sys.exit(-1)
@@ -65,7 +67,8 @@ def test_only_exit_codes_of_signals_name_a_signal(run: RunFolder, code: int, mes
     run.exits(1).mkdir(parents=True)
     (run.exits(1) / "rank-0").write_text(f"{code}\n")
     ending = ending_of(run, attempt=1, world_size=1, launcher=LauncherEnd(0, 1), stopped=False)
-    assert (ending.state, ending.exit_code) == (RunState.FAILED, code)
+    assert (ending.state, ending.exit_code) == (RunState.FAILED, 128 - code if code < 0 else code)
+    assert ending.ranks == {0: ending.exit_code}
     assert ending.reason == f"rank 0 {message}; see {run.rank_log(0)}"
 
 
@@ -94,7 +97,7 @@ def test_error_file_of_a_rank_overrides_its_exit_code(run: RunFolder) -> None:
 )
 def test_reason_names_what_a_killed_rank_lacked(run: RunFolder, last: str, note: str) -> None:
     run.exits(1).mkdir(parents=True)
-    (run.exits(1) / "rank-0").write_text("134\n")
+    (run.exits(1) / "rank-0").write_text("-6\n")
     run.rank_log(0).write_text(f"step 1\n{last}\n")
     reason = ending_of(run, attempt=1, world_size=1, launcher=LauncherEnd(0, 1), stopped=False).reason
     killed = f"rank 0 was killed by signal SIGABRT; see {run.rank_log(0)}"
@@ -108,13 +111,13 @@ def test_reason_has_nothing_of_an_earlier_attempt(run: RunFolder) -> None:
     record_log_sizes(run, 2)
     with run.rank_log(0).open("a") as log:
         log.write("step 2\n")
-    (run.exits(2) / "rank-0").write_text("137\n")
+    (run.exits(2) / "rank-0").write_text("-9\n")
     reason = ending_of(run, attempt=2, world_size=1, launcher=LauncherEnd(0, 1), stopped=False).reason
     assert reason == f"rank 0 was killed by signal SIGKILL; see {run.rank_log(0)}"
 
 
-@pytest.mark.parametrize("code", [1, 137])
-def test_rank_that_lost_its_peer_is_never_the_reason(run: RunFolder, code: int) -> None:
+@pytest.mark.parametrize(("code", "exit_code"), [(1, 1), (-9, 137)])
+def test_rank_that_lost_its_peer_is_never_the_reason(run: RunFolder, code: int, exit_code: int) -> None:
     run.exits(1).mkdir(parents=True)
     for rank, ended in ((0, 1), (1, code), (2, 1)):
         (run.exits(1) / f"rank-{rank}").write_text(f"{ended}\n")
@@ -123,7 +126,7 @@ def test_rank_that_lost_its_peer_is_never_the_reason(run: RunFolder, code: int) 
         lost = {"text": f"error[peer]: rank {rank} lost the connection", "error": {"kind": "peer"}}
         (run.outputs / f"error-{rank}.json").write_text(json.dumps(lost))
     ending = ending_of(run, attempt=1, world_size=3, launcher=LauncherEnd(0, 1), stopped=False)
-    assert ending.exit_code == code
+    assert ending.exit_code == exit_code
     assert str(ending.reason).startswith("rank 1 ")
     (run.exits(1) / "rank-1").unlink()  # its parent was killed too
     alone = ending_of(run, attempt=1, world_size=3, launcher=LauncherEnd(0, 1), stopped=False)
@@ -133,13 +136,13 @@ def test_rank_that_lost_its_peer_is_never_the_reason(run: RunFolder, code: int) 
 @pytest.mark.parametrize(
     ("codes", "errors", "state", "reason"),
     [
-        ([(1, 137), (0, 75)], {}, RunState.FAILED, "rank 1 was killed by signal SIGKILL"),
+        ([(1, -9), (0, 75)], {}, RunState.FAILED, "rank 1 was killed by signal SIGKILL"),
         ([(1, 2), (0, 75)], {1: "data"}, RunState.FAILED, "error[data]: rank 1"),
-        ([(1, 1), (0, 75)], {1: "peer"}, RunState.PREEMPTED, "stopped by SIGTERM"),
-        ([(1, 143), (0, 75)], {}, RunState.PREEMPTED, "stopped by SIGTERM"),
-        ([(1, 143), (0, 1)], {0: "peer"}, RunState.PREEMPTED, "stopped by SIGTERM"),
-        ([(1, 75), (0, 137)], {}, RunState.PREEMPTED, "stopped by SIGTERM"),
-        ([(1, 75), (0, 1)], {0: "peer"}, RunState.PREEMPTED, "stopped by SIGTERM"),
+        ([(1, 1), (0, 75)], {1: "peer"}, RunState.PREEMPTED, "rank 0 ended with exit code 75: preempted; see "),
+        ([(1, -15), (0, 75)], {}, RunState.PREEMPTED, "rank 1 was killed by signal SIGTERM: preempted; see "),
+        ([(1, 143), (0, 1)], {0: "peer"}, RunState.PREEMPTED, "rank 1 ended with exit code 143 (a shell's code for"),
+        ([(1, 75), (0, -9)], {}, RunState.PREEMPTED, "rank 1 ended with exit code 75: preempted; see "),
+        ([(1, 75), (0, 1)], {0: "peer"}, RunState.PREEMPTED, "rank 1 ended with exit code 75: preempted; see "),
     ],
 )
 def test_rank_that_ended_first_is_the_reason_not_its_peers(
@@ -185,7 +188,9 @@ def test_cancelled_run_completes_only_by_its_own_end(
     ("codes", "errors", "exit_code", "more"),
     [
         (["75", "0"], {}, 75, ""),
+        (["-15", "75"], {}, 75, ""),
         (["143", "75"], {}, 75, ""),
+        (["-9", "75"], {}, 137, "; rank 0 was killed by signal SIGKILL; see {log}/rank-0.log"),
         (["1", "75"], {0: "peer"}, 75, ""),
         (["75", "5"], {}, 5, "; rank 1 ended with exit code 5; see {log}/rank-1.log"),
         (["2", "75"], {0: "storage"}, 2, "; rank 0 ended with exit code 2: error[storage]: rank 0"),
