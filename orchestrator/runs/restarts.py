@@ -6,6 +6,7 @@ sweep (`sweeps/driver/driver.py`) all call `decide_restart` with the ends of the
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ IN_A_ROW = {EndCause.SUPERVISOR: "it was killed", EndCause.DAMAGE: "its token st
 OWN_FAULT = {*EndCause} - {*EVICTIONS, *DISKS, EndCause.TIME}
 # Addresses, ports, pids and times differ between two reports of the same failure.
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?", re.IGNORECASE)
+# Only the first line of a message: the others may be a table of values.
+_EXCEPTION = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.MULTILINE)
 _KINDS = {
     "spec": EndCause.INPUT,
     "data": EndCause.INPUT,
@@ -184,10 +187,25 @@ def same_failure(one: AttemptEnd, other: AttemptEnd) -> bool:
     """Return whether an attempt ended by the same error of the job as the one before, without getting further."""
     if cause_of(one) not in OWN_FAULT or cause_of(other) not in OWN_FAULT:
         return False
-    signatures = [_VARIABLE.sub("#", end.reason or "") for end in (one, other)]
+    if one.signature == "" or one.signature != other.signature:
+        return False  # an exit code alone does not show that it was the same error
+    reasons = [_without_numbers(end.reason or "") for end in (one, other)]
     # without a report, the second attempt got no further than the checkpoint of the first
     stuck = other.step is None or other.step == one.step
-    return stuck and one.exit_code == other.exit_code and signatures[0] == signatures[1]
+    return stuck and one.exit_code == other.exit_code and reasons[0] == reasons[1]
+
+
+def signature_of(output: str) -> str:
+    """Return the digest of the last exception in the output of a Python program; empty if it shows none.
+
+    A digest, because the message may contain data, and the status of a run is sent to other services.
+    """
+    found = _EXCEPTION.findall(output)
+    return hashlib.sha256(_without_numbers(found[-1]).encode()).hexdigest()[:16] if found else ""
+
+
+def _without_numbers(text: str) -> str:
+    return _VARIABLE.sub("#", text)
 
 
 def ends_of(status: RunStatus) -> list[AttemptEnd]:

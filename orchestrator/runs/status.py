@@ -116,6 +116,8 @@ class AttemptEnd(Config):
     """The job's exit code, if it is known."""
     reason: str | None = None
     """Reason of the end."""
+    signature: str | None = None
+    """Digest of the exception in the log of a rank that left no error; empty: no exception; None: see `reason`."""
     step: int | None = None
     """Last optimizer step that it reported."""
 

@@ -41,6 +41,25 @@ def test_graceful_end_after_stop_is_not_completed(console: Console, verb: str, s
     assert console("cancel", name).code == 0
 
 
+FLAKY = """\
+import os
+import pathlib
+
+starts = pathlib.Path(os.environ["ORCHESTRATOR_OUTPUTS"], "starts")
+done = starts.stat().st_size if starts.exists() else 0
+starts.write_text("x" * (done + 1))
+if done < 2:
+    raise (ConnectionError("no licence"), ValueError("no batch"))[done]
+"""
+
+
+def test_different_exceptions_are_not_the_same_failure(console: Console) -> None:
+    (console.cwd / "job.py").write_text(FLAKY)
+    words = ("submit", "command", "--max-restarts", "3", "-o", "json", "--", "python", "job.py")
+    done = console(*words)
+    assert (done.json["state"], done.json["attempt"]) == ("completed", 3)
+
+
 @pytest.mark.parametrize("verb", ["cancel", "preempt"])
 def test_failed_save_after_stop_is_reported(console: Console, verb: str) -> None:
     waited = console("wait", stopped_by(console, verb, 5), "-o", "json")

@@ -28,7 +28,15 @@ from orchestrator.backends.folder.mlflow_sync import expect_copy, forget_copy, i
 from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
 from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.backends.run_progress import last_report
-from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, RestartLimits, decide_restart, error_cause
+from orchestrator.runs.restarts import (
+    PREEMPTED_CODE,
+    Backoff,
+    Restart,
+    RestartLimits,
+    decide_restart,
+    error_cause,
+    signature_of,
+)
 from orchestrator.runs.status import EndCause, RunAttempt, RunState
 from orchestrator.runs.supervised_folder import FULL_BYTES
 from orchestrator.support.errors import InternalError, UserError
@@ -43,6 +51,7 @@ from train_jobs.config.privacy import traceback_text, unexpected_text
 
 POLL_SECONDS = 0.1  # between two looks at the processes of a run
 BACKOFF = Backoff(first=1.0, longest=60.0)
+TRACEBACK_BYTES = 1 << 16  # of the end of a log: tracebacks of several exceptions fit
 LOG_SIZES = "log-sizes.json"  # among the exit codes of an attempt
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 # The last two: of a rank, or of the child of a shell, that did not handle SIGTERM.
@@ -102,6 +111,7 @@ class Ending:
     reason: str | None
     ranks: Mapping[int, int] = field(default_factory=dict)
     cause: EndCause | None = None
+    signature: str | None = None
 
 
 def ending_of(
@@ -153,7 +163,8 @@ def ending_of(
         return Ending(RunState.PREEMPTED, PREEMPTED_CODE, reason, ranks)
     if first is not None:
         reason, cause = _reason(run, attempt, first, codes[first])
-        return Ending(RunState.FAILED, ranks[first], reason, ranks, cause)
+        signature = None if cause else signature_of(_last_output(run, attempt, first))
+        return Ending(RunState.FAILED, ranks[first], reason, ranks, cause, signature)
     node, code = (launcher.node, launcher.exit_code) if launcher else (0, 1)
     reason = f"the launcher of node {node} ended with {code} before any rank; see {run.agent_log(node)}"
     return Ending(RunState.FAILED, code, reason + shortage_note(run, attempt, run.agent_log(node)), ranks)
@@ -214,6 +225,17 @@ def record_log_sizes(run: RunFolder, attempt: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         sizes = {log.name: log.stat().st_size for log in run.logs.glob("*.log")}
         (folder / LOG_SIZES).write_text(json.dumps(sizes))
+
+
+def _last_output(run: RunFolder, attempt: int, rank: int) -> str:
+    """Return the end of the output of a rank in an attempt."""
+    log = run.rank_log(rank)
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(log.stat().st_size - TRACEBACK_BYTES, _begin_of_attempt(run, attempt, log)))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _begin_of_attempt(run: RunFolder, attempt: int, log: Path) -> int:
@@ -435,6 +457,7 @@ class Supervision(ABC):
             "state": ending.state,
             "exit_code": ending.exit_code,
             "cause": ending.cause,
+            "signature": ending.signature,
             "reason": ending.reason,
             # a report older than this attempt belongs to an earlier attempt: this one made no progress
             "step": last["step"] if last.get("time", 0.0) >= begun.started else None,

@@ -16,7 +16,8 @@ from orchestrator.backends.folder.supervision import (
     ending_of,
     record_log_sizes,
 )
-from orchestrator.runs.status import RunState
+from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
+from orchestrator.runs.status import AttemptEnd, RunState
 from orchestrator.specs.notification import NotifySpec
 from train_jobs.config.privacy import HINT
 
@@ -227,6 +228,31 @@ def test_cancel_keeps_the_reason_of_a_failed_save(run: RunFolder) -> None:
     state = run.stored_state()
     assert (state.state, state.exit_code) == (RunState.CANCELLED, 5)
     assert state.reason == "cancelled; rank 0 ended with exit code 5"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "due"),
+    [
+        ("ConnectionError: no licence", "ValueError: no batch", True),
+        ("ValueError: no batch 1 at 0x7f01", "ValueError: no batch 2 at 0x7f02", False),
+        ("job.Away", "job.Away", False),
+        (None, None, True),  # nothing shows that it was the same error
+    ],
+)
+def test_repeat_is_known_by_the_exception_in_the_log(
+    run: RunFolder, first: str | None, second: str | None, due: bool
+) -> None:
+    ends = []
+    for attempt, last in enumerate((first, second), 1):
+        record_log_sizes(run, attempt)
+        with run.rank_log(0).open("a") as log:
+            trace = f'Traceback (most recent call last):\n  File "job.py", line {attempt}, in <module>\n    run()\n'
+            log.write(f"epoch 1\n{trace}{last}\n" if last else "epoch 1\n")
+        (run.exits(attempt) / "rank-0").write_text("1\n")
+        ending = ending_of(run, attempt=attempt, world_size=1, launcher=LauncherEnd(0, 1), stopped=False)
+        shared = {"state": ending.state, "exit_code": 1, "reason": ending.reason, "signature": ending.signature}
+        ends.append(AttemptEnd(**shared, ended=float(attempt)))
+    assert decide_restart(run.name, ends, RestartLimits(9, 9), Backoff(0.0, 0.0)).due == due
 
 
 def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
