@@ -82,7 +82,8 @@ def settings_text(settings: dict[str, Any], *, longest: int | None = MAX_SETTING
 
 PREFIX = "ORCHESTRATOR_"
 SEPARATOR = "__"
-RESERVED = ("HOME", "DEBUG")  # not keys of a spec: the home folder, tracebacks
+# Not keys of a spec: the home folder, tracebacks, and what a backend sets for a job, which may submit another one.
+RESERVED = ("HOME", "DEBUG", "CLOCK", "CODE", "MACHINE_METADATA", "OUTPUTS", "TRACKING")
 RESERVED_PREFIX = "RUN"  # variables that a backend sets for the job
 
 

@@ -215,6 +215,7 @@ def test_unknown_variable_warns_reserved_one_ignored() -> None:
         "ORCHESTRATOR_DEBUG": "1",
         "ORCHESTRATOR_RUN_NAME": "x",
         "ORCHESTRATOR_AZURE_WORKSPACE": "x",
+        **{f"ORCHESTRATOR_{name}": "/x" for name in ("CLOCK", "CODE", "MACHINE_METADATA", "OUTPUTS", "TRACKING")},
     }
     (warning,) = resolve_spec("pretrain", environ=environ).warnings
     assert warning.startswith("ORCHESTRATOR_TRAIN__STPES is ignored")
