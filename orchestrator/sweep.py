@@ -193,7 +193,7 @@ class Sweep:
         return self.status()
 
     def best(self) -> TrialRow:
-        """Return the best finished trial.
+        """Return the best completed trial; if none completed, the best of those that were stopped.
 
         Raises:
             NotFoundError: no trial has a result yet.

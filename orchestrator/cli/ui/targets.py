@@ -45,36 +45,27 @@ def find_target(orchestrator: Orchestrator, name: str) -> Run | Sweep:
     return orchestrator.attach(name)
 
 
-def run_or_best(orchestrator: Orchestrator, name: str, command: str, *, model: bool = True) -> Run:
+def run_or_best(orchestrator: Orchestrator, name: str, *, model: bool = True) -> Run:
     """Return the run of a name or, of a sweep, the first run of its best trial.
 
     Args:
         orchestrator, name: see `find_target`.
-        command: the command, for the fix.
         model: whether the command needs the final model.
 
     Raises:
         NotFoundError: no run or sweep matches, or the sweep has no result yet.
-        ConflictError: the best trial has no final model, because it was stopped.
+        ConflictError: the best trial has no final model, because no trial with a result completed.
     """
     found = find_target(orchestrator, name)
     if isinstance(found, Run):
         return found
-    best, status = found.best(), found.status()
+    best = found.best()
     run = orchestrator.attach(best.runs[0])
     if model and best.state != RunState.COMPLETED and run.status().state != RunState.COMPLETED:  # nor by hand since
-        completed = {
-            row.outcome: row for row in status.rows[::-1] if row.state == RunState.COMPLETED and row.outcome is not None
-        }
-        lead = completed[max(completed) if status.goal == "maximize" else min(completed)] if completed else None
-        fix = f"orchestrator resume {run.name}, which completes it"
         raise ConflictError(
             f"the best trial of sweep {found.name} has no final model: it is {best.state}",
-            facts={
-                "best": f"trial {best.trial}: {best.outcome:.6g}",
-                "best completed": "none" if lead is None else f"trial {lead.trial}: {lead.outcome:.6g}",
-            },
-            fix=fix if lead is None else f"orchestrator {command} {lead.runs[0]}; or: {fix}",
+            facts={"best": f"trial {best.trial}: {best.outcome:.6g}", "completed": "no trial with a result"},
+            fix=f"orchestrator resume {run.name}, which completes it",
         )
     return run
 

@@ -147,7 +147,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def register_model(arguments: argparse.Namespace) -> None:
     """Register the model of a run or of the best trial of a sweep, and print its name and version."""
-    run = run_or_best(Orchestrator(arguments.backend), arguments.name, "model register")
+    run = run_or_best(Orchestrator(arguments.backend), arguments.name)
     document = run.register_model(arguments.model_name, alias=arguments.alias, checkpoints=arguments.checkpoints)
     if older := document.get("replaces"):
         hint(f"version {older} has no MLmodel file, so MLflow cannot load it: use version {document['version']}")

@@ -98,7 +98,7 @@ def download(arguments: argparse.Namespace) -> None:
             "cannot combine --all with names of outputs", fix=f"orchestrator download {arguments.name} --all"
         )
     outputs = [] if arguments.all else arguments.outputs or ["model"]
-    run = run_or_best(Orchestrator(arguments.backend), arguments.name, "download", model="model" in outputs)
+    run = run_or_best(Orchestrator(arguments.backend), arguments.name, model="model" in outputs)
     line = TransferLine(sys.stderr)
     show = partial(line, run.name) if sys.stderr.isatty() else None
     try:

@@ -124,7 +124,7 @@ class Driver:
         self.histories: dict[int, list[float]] = {}
         self.seeds: dict[int, list[list[float]]] = {}
         self.outcomes: dict[int, float | None] = {}
-        self.failed: set[int] = set()
+        self.ends: dict[int, str] = {}
         self.pruner = WeightPruner(self.record, self.backend)
         self.costs: dict[int, float] = {}
         self.gpus: list[str] = []
@@ -215,8 +215,9 @@ class Driver:
                 return RunState.PREEMPTED, "the driver was stopped"
             # Before new trials start: the disk is sized for the best trials and the concurrent ones, not for all.
             # A failed trial keeps its checkpoints, from which a retry continues.
-            ranked = {number: value for number, value in self.outcomes.items() if number not in self.failed}
-            pruned = self.pruner.prune(ranked)
+            counted = {number: value for number, value in self.outcomes.items() if self.ends[number] != "failed"}
+            completed = {number for number, state in self.ends.items() if state == "completed"}
+            pruned = self.pruner.prune(counted, completed)
             limit = reached_limit(self.record, sum(self.costs.values()), self.state.now())
             if limit is not None:
                 for live in self.live.values():
@@ -468,8 +469,7 @@ class Driver:
 
     def _count(self, number: int, end: Mapping[str, Any]) -> None:
         """Count a trial that ended."""
-        self.outcomes[number] = end["outcome"]
-        self.failed |= {number} if end["state"] == "failed" else set()
+        self.outcomes[number], self.ends[number] = end["outcome"], end["state"]
 
     def _report(self, number: int, end: Mapping[str, Any]) -> None:
         """Report the stored end of a trial: to the metrics of the sweep, unless they have it, then to the study."""

@@ -25,7 +25,7 @@ from orchestrator.support.errors import NotFoundError, UserError
 from orchestrator.support.home import SETTLED
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import RESUMED, SweepFolder
-from orchestrator.sweeps.policy.termination import best
+from orchestrator.sweeps.policy.termination import best, ranked_trials
 from train_jobs.artifacts.files import write_text
 from train_jobs.config.fields import Config
 
@@ -79,7 +79,7 @@ class TrialRow(Config):
     why: str | None = None
     """The decision that stopped it, or the reason of its failure."""
     incumbent: bool = False
-    """Whether it is the best finished trial."""
+    """Whether it is the best trial."""
 
     @property
     def until(self) -> float:
@@ -121,7 +121,7 @@ class SweepStatus(Config):
 
     @property
     def best(self) -> TrialRow | None:
-        """The best finished trial; None: no trial has a result."""
+        """The best completed trial, or the best finished one if none completed; None: no trial has a result."""
         return next((row for row in self.rows if row.incumbent), None)
 
     def as_dict(self) -> dict[str, Any]:
@@ -248,13 +248,16 @@ def status_of(
     Args:
         folder, record, state: the sweep.
         rows: its trials, none of them marked as incumbent.
-        incumbent: number of the best trial; None: the finished one with the best outcome.
+        incumbent: number of the best trial according to a service. It counts only if it completed, or if no trial
+            with a result did. None: the first of `ranked_trials`.
     """
     spec = record.spec
-    values = {row.trial: row.outcome for row in rows if row.outcome is not None}
-    if incumbent not in values:  # a service may call a trial without a result the best
-        top = best(list(values.values()), maximize=spec.objective.goal == "maximize") if values else None
-        incumbent = next((number for number, value in values.items() if value == top), None)
+    outcomes = {row.trial: row.outcome for row in rows}
+    completed = {row.trial for row in rows if row.state == RunState.COMPLETED}
+    ranking = ranked_trials(outcomes, completed, maximize=spec.objective.goal == "maximize")
+    # A service may name a trial without a result, or one that it stopped, which has no model.
+    if incumbent not in ranking or (incumbent not in completed and ranking[0] in completed):
+        incumbent = ranking[0] if ranking else None
     return SweepStatus(
         name=record.name,
         state=state.state,

@@ -7,7 +7,7 @@ Without this, the checkpoints of every trial stay until a long sweep fills the d
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from orchestrator.backends import require
@@ -19,6 +19,7 @@ from orchestrator.specs.sweep_spec import SweepSpec, trial_count
 from orchestrator.support.errors import NotFoundError, SpecError, StorageError
 from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.trials import run_names
+from orchestrator.sweeps.policy.termination import ranked_trials
 
 AUTO = 3  # trials that keep their weights with `keep_best: auto`
 
@@ -41,21 +42,22 @@ def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
     return AUTO if spec.keep_best == "auto" else spec.keep_best
 
 
-def trials_to_prune(outcomes: Mapping[int, float | None], keep: int | None, *, maximize: bool) -> set[int]:
+def trials_to_prune(
+    outcomes: Mapping[int, float | None], completed: Set[int], keep: int | None, *, maximize: bool
+) -> set[int]:
     """Return the trials whose weights can be deleted.
 
     Later outcomes only add trials to the result, so deleting before the sweep has finished is safe.
 
     Args:
         outcomes: results of the finished trials that have not failed; None: the trial has no result.
-        keep: number of trials that keep their weights, in a tie those that started first. None: all.
+        completed: numbers of the trials that completed.
+        keep: number of trials that keep their weights, in the order of `ranked_trials`. None: all.
         maximize: whether more is better.
     """
     if keep is None:
         return set()
-    sign = -1 if maximize else 1
-    ranked = sorted((sign * value, number) for number, value in outcomes.items() if value is not None)
-    return outcomes.keys() - {number for _, number in ranked[:keep]}
+    return outcomes.keys() - set(ranked_trials(outcomes, completed, maximize=maximize)[:keep])
 
 
 def trials_on_disk(spec: SweepSpec, keep: int | None) -> int:
@@ -91,17 +93,18 @@ class WeightPruner:
         self._record, self._spec, self._backend = record, record.spec, backend
         self._pruned: set[int] = set()
 
-    def prune(self, outcomes: Mapping[int, float | None]) -> bool:
+    def prune(self, outcomes: Mapping[int, float | None], completed: Set[int]) -> bool:
         """Delete the weights of trials that are no longer among the best.
 
         Args:
-            outcomes: results of the finished trials, see `trials_to_prune`.
+            outcomes, completed: see `trials_to_prune`.
 
         Returns:
             False if a supervisor still holds one of the runs: call again later.
         """
         spec, keep = self._spec, self._record.keep
-        pending = trials_to_prune(outcomes, keep, maximize=spec.objective.goal == "maximize") - self._pruned
+        maximize = spec.objective.goal == "maximize"
+        pending = trials_to_prune(outcomes, completed, keep, maximize=maximize) - self._pruned
         why = f"its checkpoints and models are deleted: sweep {self._record.name} keeps those {kept_text(keep)}"
         for number in sorted(pending):
             runs = run_names(self._record.name, number, spec.replicates)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import product
 from typing import NamedTuple
 
@@ -104,6 +104,22 @@ def best(values: Reports, *, maximize: bool) -> float:
     """Return the best of the finite values; without one, the worst possible value."""
     worst = -math.inf if maximize else math.inf
     return (max if maximize else min)(filter(math.isfinite, values), default=worst)
+
+
+def ranked_trials(outcomes: Mapping[int, float | None], completed: Set[int], *, maximize: bool) -> list[int]:
+    """Return the trials with a result from the best to the worst, in a tie those that started first.
+
+    Trials that did not complete follow all others: they have no final model, and their last checkpoint may be worse
+    than their result.
+
+    Args:
+        outcomes: results of finished trials; None: the trial has no result.
+        completed: numbers of the trials that completed.
+        maximize: whether more is better.
+    """
+    sign = -1 if maximize else 1
+    found = [(number not in completed, sign * value, number) for number, value in outcomes.items() if value is not None]
+    return [number for _, _, number in sorted(found)]
 
 
 def combine_seeds(seeds: Sequence[Reports], objective: ObjectiveSpec) -> list[float]:

@@ -8,6 +8,7 @@ With validation.max_sequences 13, the first attempt fails before its second repo
 with 15, the input is invalid; with 19, each attempt fails before its second report. With 20, the supervisor of the
 first three attempts is lost there, with 21 their disk is full. With 22, it reports another metric. With 23, the
 supervisor of the first start is lost after it recorded that the attempt completed, before it writes the last state.
+With 24, the first report is the best of the sweep and the others are the worst, and it writes no model.
 """
 
 import fcntl
@@ -19,7 +20,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-CRASHES, DIVERGES, WRONG, ALWAYS_CRASHES, LOST, FULL, SILENT, LOST_AT_END = 13, 14, 15, 19, 20, 21, 22, 23
+CRASHES, DIVERGES, WRONG, ALWAYS_CRASHES, LOST, FULL, SILENT, LOST_AT_END, FALLS_BEHIND = (
+    13,
+    14,
+    15,
+    19,
+    20,
+    21,
+    22,
+    23,
+    24,
+)
 BAD_ATTEMPTS = 3
 
 
@@ -56,12 +67,14 @@ def run(folder: Path) -> None:
         if report == 2 and odd == LOST and state["attempt"] <= BAD_ATTEMPTS:
             os.kill(os.getpid(), signal.SIGKILL)
         value = 1000 * config["optimizer"]["learning_rate"] + 1 / report + config["train"]["seed"] % 10 / 1000
+        if odd == FALLS_BEHIND:
+            value += -10 if report == 1 else 10
         name = "train_loss" if odd == SILENT else "validation_loss"
         metrics = {name: float("nan") if report == 2 and odd == DIVERGES else value}
         with path.open("a") as stream:
             stream.write(json.dumps({"step": report, "time": time.time(), "metrics": metrics}) + "\n")
         step = report
-        for name in ("checkpoints/step-1", "model"):
+        for name in ("checkpoints/step-1", *(["model"] if odd != FALLS_BEHIND else [])):
             (folder / "outputs" / name).mkdir(parents=True, exist_ok=True)
             (folder / "outputs" / name / "weights").write_text("some")
         time.sleep(config["train"]["log_every"] / 1000)

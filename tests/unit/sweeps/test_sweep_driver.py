@@ -18,6 +18,7 @@ from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.design.points import draw
 from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.sweeps.driver.sweep_status import sweep_status
 from orchestrator.sweeps.driver.trials import pick_gpus, run_names
 from orchestrator.sweeps.policy.termination import Decision
 from tests.conftest import wait_for
@@ -294,8 +295,9 @@ def check_nothing_lost_or_repeated(sweeps: Sweeps, folder: SweepFolder) -> None:
             report for (number, report), told in folder.decisions().items() if number == trial.number and told.stop
         ]
         assert stops == ([len(trial.intermediate_values)] if trial.state == TrialState.PRUNED else [])
-    ranked = sorted((trial.user_attrs["end"]["outcome"], trial.number) for trial in study.trials)
-    assert trials_with_weights(sweeps, folder) == {number: 2 for _, number in ranked[:3]}
+    ends = [trial.user_attrs["end"] for trial in study.trials]
+    ranked = sorted((end["state"] != "completed", end["outcome"], number) for number, end in enumerate(ends))
+    assert trials_with_weights(sweeps, folder) == {number: 2 for *_, number in ranked[:3]}
     assert not [left for run in sweeps.runs(folder) for left in run.outputs.glob(".*")]
 
 
@@ -308,6 +310,21 @@ def test_only_the_best_trials_keep_weights(sweeps: Sweeps) -> None:
         warning = run.state().warning
         assert (warning is None) == (number in {1, 4})
         assert warning is None or warning.endswith(f"sweep {folder.name} keeps those of the best 2 trials")
+
+
+def test_stopped_trial_does_not_cost_the_best_model(sweeps: Sweeps) -> None:
+    """A policy stopped trial 1, whose first report was the best of all: it has no model."""
+    space = {"validation.max_sequences": [8, 24]}  # see quick_trial.py
+    policy = {"policy": "truncation", "percentage": 50, "delay": 2}
+    limits = {"trials": None, "concurrent": 1}
+    folder = sweeps.run(space=space, sampling="grid", limits=limits, early_termination=policy, keep_best=1)
+    rows = sweep_status(folder).rows
+    assert [row.state for row in rows] == ["completed", "stopped"]
+    assert rows[1].outcome is not None
+    assert rows[0].outcome is not None
+    assert rows[1].outcome < rows[0].outcome
+    assert trials_with_weights(sweeps, folder) == {0: 2}
+    assert [row.incumbent for row in rows] == [True, False]
 
 
 def test_failed_trials_keep_checkpoints_for_a_retry(sweeps: Sweeps) -> None:

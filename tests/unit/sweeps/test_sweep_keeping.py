@@ -26,10 +26,17 @@ RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "
 
 def test_losers_are_all_but_the_best_and_the_earlier_tie() -> None:
     outcomes = {0: 0.5, 1: None, 2: 0.1, 3: 0.5, 4: 0.9}
-    assert trials_to_prune(outcomes, 2, maximize=False) == {1, 3, 4}
-    assert trials_to_prune(outcomes, 2, maximize=True) == {1, 2, 3}
-    assert trials_to_prune(outcomes, None, maximize=True) == set()
-    assert trials_to_prune({1: None, 2: 3.0}, 5, maximize=True) == {1}, "a trial without a result keeps nothing"
+    assert trials_to_prune(outcomes, outcomes.keys(), 2, maximize=False) == {1, 3, 4}
+    assert trials_to_prune(outcomes, outcomes.keys(), 2, maximize=True) == {1, 2, 3}
+    assert trials_to_prune(outcomes, outcomes.keys(), None, maximize=True) == set()
+    assert trials_to_prune({1: None, 2: 3.0}, {1, 2}, 5, maximize=True) == {1}, "without a result it keeps nothing"
+
+
+def test_trials_without_a_model_follow_all_others() -> None:
+    outcomes = {0: 0.1, 1: 0.5, 2: 0.4, 3: 0.2}
+    assert trials_to_prune(outcomes, {1, 2}, 1, maximize=False) == {0, 1, 3}
+    assert trials_to_prune(outcomes, {1, 2}, 3, maximize=False) == {3}
+    assert trials_to_prune(outcomes, set(), 1, maximize=False) == {1, 2, 3}, "no trial completed"
 
 
 def test_loser_never_becomes_a_winner() -> None:
@@ -37,7 +44,7 @@ def test_loser_never_becomes_a_winner() -> None:
     gone: set[int] = set()
     for number, value in enumerate([3.0, 1.0, 2.0, None, 1.0, 0.5, 4.0]):
         outcomes[number] = value
-        now = trials_to_prune(outcomes, 2, maximize=False)
+        now = trials_to_prune(outcomes, {0, 1, 2, 5}, 2, maximize=False)
         assert gone <= now
         gone = now
     assert outcomes.keys() - gone == {1, 5}

@@ -90,15 +90,28 @@ def test_table_marks_the_best_trial(tmp_path: Path) -> None:
     found.folder.write_state(SweepState(state=RunState.COMPLETED))
     status = found.status()
     assert (status.ended, status.trials, status.state) == (3, 4, RunState.COMPLETED)
-    assert [row.incumbent for row in status.rows] == [False, True, False, False]
-    assert status.best == found.best() == status.rows[1]
+    assert [row.incumbent for row in status.rows] == [True, False, False, False]
+    assert status.best == found.best() == status.rows[0]
     lines = sweep_text(status).splitlines()
     assert lines[0] == "search-1  completed, 3 of 4 trials, minimize validation_loss"
     assert lines[1].split() == ["TRIAL", "STATE", "LAST", "BEST", "REPORTS", "TIME", "SETTINGS"]
-    assert lines[2].split() == ["0", "completed", "2.5", "2", "3", "1", "min", "30", "s", "learning_rate=0.001"]
-    assert lines[3].split()[:5] == ["*", "1", "stopped", "1.5", "2"]
+    assert lines[2].split() == ["*", "0", "completed", "2.5", "2", "3", "1", "min", "30", "s", "learning_rate=0.001"]
+    assert lines[3].split()[:4] == ["1", "stopped", "1.5", "2"]
     assert lines[4].split()[:3] == ["2", "failed", "0"]
     assert lines[5].split()[:5] == ["3", "running", "4", "4", "1"]
+
+
+@pytest.mark.parametrize("named", [None, 0])
+def test_stopped_trial_is_best_only_if_none_completed(tmp_path: Path, named: int | None) -> None:
+    found = make(tmp_path)
+    add(found, [1.0, 4.0], "stopped", 1.0)
+    folder = found.folder
+    assert found.best().trial == 0
+    add(found, [3.0], "completed", 3.0)
+    rows = [row.model_copy(update={"incumbent": False}) for row in found.status().rows]
+    status = status_of(folder, folder.record(), folder.stored_state(), rows, named)  # as a service names it
+    assert status.best is not None
+    assert status.best.trial == 1
 
 
 @pytest.mark.parametrize("named", [0, 1, 7])
