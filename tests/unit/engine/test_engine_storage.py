@@ -80,7 +80,7 @@ def test_free_space_is_measured_on_target_disk(disk: Disk) -> None:
     storage.require_free(folder, storage.MIB, "the export")
     with pytest.raises(StorageError, match="cannot write the export: not enough disk space") as caught:
         storage.require_free(folder, 3 * storage.MIB, "the export")
-    assert caught.value.facts == {"need": "3.0 MiB", "have": "2.0 MiB", "where": folder}
+    assert caught.value.facts == {"need": "3.0 MiB", "free": "2.0 MiB", "where": folder}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from orchestrator.runs.restarts import Backoff, Pauses, RestartLimits, decide_re
 from orchestrator.runs.status import AttemptEnd, EndCause, RunState
 from tests.conftest import wait_for
 from train_jobs.artifacts.store_manifest import Damage, damaged_store
+from train_jobs.config import StorageError
+from train_jobs.engine.runtime.storage import explain, require_free
 
 NO_PAUSE = Backoff(0.0, 0.0)
 
@@ -113,8 +116,17 @@ def test_pause_doubles_until_the_run_progresses() -> None:
     assert backoff.pause("run", [evicted(step=10), evicted(step=10)]) > 0
 
 
+def test_both_errors_of_a_full_disk_have_that_cause(tmp_path: Path) -> None:
+    """Of a failed write, and of a checkpoint that would not fit."""
+    failed_write = explain(OSError(errno.ENOSPC, "x"), tmp_path, "the checkpoint")
+    with pytest.raises(StorageError) as foreseen:
+        require_free(tmp_path, 1 << 80, "the checkpoint")
+    for problem in (failed_write, foreseen.value):
+        assert problem is not None
+        assert error_cause({"kind": problem.kind, "facts": problem.facts}) == EndCause.DISK
+
+
 def test_error_of_a_rank_has_a_cause() -> None:
-    assert error_cause({"kind": "storage", "facts": {"free": "0.0 MiB"}}) == EndCause.DISK
     assert error_cause({"kind": "storage", "facts": {"where": "/x"}}) == EndCause.ERROR
     damaged = damaged_store(Path("/x"), Damage("vocab.txt", "is missing"), is_remade=True)
     assert error_cause({"kind": damaged.kind, "facts": damaged.facts}) == EndCause.DAMAGE

@@ -25,6 +25,7 @@ PATH_ERRORS = {
     errno.EOPNOTSUPP: "the file system has no locks",
 }
 MIB = 1 << 20
+FREE = "free"  # fact of each error of a full disk: a restart recognizes its cause by it
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -73,7 +74,7 @@ def explain(problem: BaseException, folder: Path, what: str) -> StorageError | N
         free = shutil.disk_usage(_existing(folder)).free
         return StorageError(
             f"cannot write {what}: the disk is full",
-            facts={"where": folder, "free": f"{free / MIB:.1f} MiB"},
+            facts={"where": folder, FREE: f"{free / MIB:.1f} MiB"},
             fix="free some space, then resume the run",
         )
     if (other := next((place for found in chain if (place := _refused_elsewhere(found, folder))), None)) is not None:
@@ -127,7 +128,7 @@ def require_free(folder: Path, need: int, what: str) -> None:
     if free < need:
         raise StorageError(
             f"cannot write {what}: not enough disk space",
-            facts={"need": f"{need / MIB:.1f} MiB", "have": f"{free / MIB:.1f} MiB", "where": folder},
+            facts={"need": f"{need / MIB:.1f} MiB", FREE: f"{free / MIB:.1f} MiB", "where": folder},
             fix="free some space, then resume the run",
         )
 
