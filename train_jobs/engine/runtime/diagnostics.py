@@ -12,9 +12,10 @@ If one process hangs, its peers wait for it in a collective, so all of them repo
 log and to OUTPUT/stacks. A process that is stuck in its own work ends first; those that wait end later, so that they
 can read its error file and name it as the cause.
 
-Only time in which the process ran counts: a process that a debugger or a paused container stopped has not hung. If
-Python's lock is held, no Python code runs, so a timer in C dumps the stacks and ends the process a little later. Its
-exit code is 1, since faulthandler offers no other.
+Time at a debugger's prompt does not count, nor does a short stop (SIGSTOP, paused container). If Python's lock is held,
+no Python code runs, so a timer in C dumps the stacks and ends the process 20 seconds later, with exit code 1. That
+timer counts by the clock. A stop longer than the limit may therefore end the process when it continues: the timer has
+expired, and may fire before Python sets it again. Suspending the machine stops the clock too.
 
 Nothing here loads torch: a preparation runs without it.
 """
@@ -193,7 +194,8 @@ class Watchdog:
         every = min(1.0, limit / CHECKS_PER_HANG)
         idle, seen, looked = 0.0, self._activity.beats, time.monotonic()
         while idle < limit:
-            # Re-armed by every check. It fires if this thread does not run in time, since another holds the GIL.
+            # Re-armed by every check. It fires if this thread does not run in time: another holds the GIL, or the process
+            # was stopped for longer. faulthandler has no timer that stands still with the process.
             faulthandler.dump_traceback_later(limit + self._last_resort, exit=True, file=STDERR)
             if self._done.wait(every):
                 return
