@@ -283,13 +283,12 @@ class SupervisedFolder(ABC, Generic[State]):
         busy = ConflictError(message, fix=f"{self.show_command} {self.name}")
         return hold_folder(self.path, seconds=CHANGE_SECONDS, busy=busy)
 
-    def start_supervisor(self, arguments: Sequence[str], log: Path, cwd: str | None = None) -> None:
+    def start_supervisor(self, arguments: Sequence[str], log: Path) -> None:
         """Start the supervisor in a session of its own; return once it holds the lock.
 
         Args:
             arguments: of the Python interpreter. The supervisor gets one more: the file descriptor to write `ready` to.
             log: file that collects its output.
-            cwd: its working folder; None: that of this process.
 
         Raises:
             ServiceError: it ended before it held the lock.
@@ -299,13 +298,13 @@ class SupervisedFolder(ABC, Generic[State]):
         reading, writing = os.pipe()
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, *arguments, str(writing)],
+                # -P: `python -m` puts the working folder first on the module path, where a user's file may shadow one
+                [sys.executable, "-P", *arguments, str(writing)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
                 pass_fds=[writing],
-                cwd=cwd,
                 # a program with another encoding may call the SDK; logs and files of runs are in UTF-8
                 env={**os.environ, "PYTHONUTF8": "1"},
                 umask=child_umask(self.path),

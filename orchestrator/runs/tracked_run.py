@@ -168,7 +168,7 @@ def start(command: Sequence[str], log: Path) -> None:
         except OSError:  # a full disk, or a deleted folder
             output = subprocess.DEVNULL
         process = subprocess.Popen(
-            [sys.executable, *command],
+            [sys.executable, "-P", *command],  # without modules of the working folder, as `start_supervisor`
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

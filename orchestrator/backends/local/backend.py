@@ -84,8 +84,7 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
     def _supervise(self, run: RunFolder) -> Handle:
         """Start the supervisor; return once it holds the run."""
         arguments = ("-m", "orchestrator.backends.local.supervisor", str(run.path))
-        # cwd "/": `python -m` puts the working folder first on the module path, where a user's file may shadow a module
-        run.start_supervisor(arguments, run.logs / "supervisor.log", cwd="/")
+        run.start_supervisor(arguments, run.logs / "supervisor.log")
         return Handle(self.name, run.name)
 
 

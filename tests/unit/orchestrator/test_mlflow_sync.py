@@ -22,9 +22,9 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.cli.main import main
 from orchestrator.doctor import project
 from orchestrator.runs.status import RunState
-from orchestrator.runs.tracked_run import default_uri, sync
+from orchestrator.runs.tracked_run import default_uri, start, sync
 from orchestrator.support.errors import ServiceError
-from tests.conftest import tmpfs
+from tests.conftest import tmpfs, wait_for
 from tests.mlflow_runs import ENDED, STARTED, STEPS, make_tracked_run, stored, wait_for_copy
 from train_jobs.artifacts.tracking.mlflow_copy import flatten
 from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, schema_versions
@@ -583,3 +583,11 @@ def test_parameters_are_dotted_names_with_text() -> None:
     assert found["train.deep.er"] == "None"
     assert found["betas"] == "0.9, 0.98"
     assert len(found["long"]) == 6000
+
+
+def test_sync_imports_no_module_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("statistics.py").write_text("raise ImportError('the module of the user')\n")
+    log = tmp_path / "log"
+    start(["-c", "import statistics; print(statistics.mean([7]), flush=True)"], log)
+    assert wait_for(lambda: log.exists() and log.read_text(), what="its output") == "7\n"

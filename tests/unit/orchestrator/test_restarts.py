@@ -117,7 +117,7 @@ def test_pause_doubles_until_the_run_progresses() -> None:
 
 
 def test_both_errors_of_a_full_disk_have_that_cause(tmp_path: Path) -> None:
-    """Of a failed write, and of a checkpoint that would not fit."""
+    """A failed write, and a checkpoint that would not fit."""
     failed_write = explain(OSError(errno.ENOSPC, "x"), tmp_path, "the checkpoint")
     with pytest.raises(StorageError) as foreseen:
         require_free(tmp_path, 1 << 80, "the checkpoint")

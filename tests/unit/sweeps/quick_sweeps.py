@@ -58,9 +58,9 @@ class Sweeps:
         self.folders.append(make_sweep(plan_sweep(sweep, self.home, history)[0], self.home, history=history))
         return self.folders[-1]
 
-    def start(self, folder: SweepFolder) -> None:
+    def start(self, folder: SweepFolder, command: tuple[str, ...] = QUICK) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(self.python_path)
-        start_driver(folder, self.home, QUICK)
+        start_driver(folder, self.home, command)
 
     def end(self, folder: SweepFolder) -> RunState:
         """Wait for the end of a driver; return the state."""

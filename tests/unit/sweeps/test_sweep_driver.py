@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -351,6 +352,13 @@ def test_next_driver_completes_a_killed_deletion(sweeps: Sweeps) -> None:
     assert sweeps.end(folder) == RunState.COMPLETED
     assert not [*loser.outputs.glob(".*"), *folder.path.glob(".*")]
     assert trials_with_weights(sweeps, folder) == {1: 2}
+
+
+def test_driver_imports_no_module_of_the_working_folder(sweeps: Sweeps) -> None:
+    Path("statistics.py").write_text("raise ImportError('the module of the user')\n")
+    folder = sweeps.make(limits={"trials": 1})
+    sweeps.start(folder, ("-m", "tests.unit.sweeps.quick_driver"))
+    assert sweeps.end(folder) == RunState.COMPLETED
 
 
 def test_sweep_that_keeps_all_deletes_nothing(sweeps: Sweeps) -> None:

@@ -194,8 +194,8 @@ class Watchdog:
         every = min(1.0, limit / CHECKS_PER_HANG)
         idle, seen, looked = 0.0, self._activity.beats, time.monotonic()
         while idle < limit:
-            # Re-armed by every check. It fires if this thread does not run in time: another holds the GIL, or the process
-            # was stopped for longer. faulthandler has no timer that stands still with the process.
+            # Re-armed by every check. It fires if this thread does not run in time: another holds the GIL, or the
+            # process was stopped for longer. faulthandler has no timer that stops together with the process.
             faulthandler.dump_traceback_later(limit + self._last_resort, exit=True, file=STDERR)
             if self._done.wait(every):
                 return
