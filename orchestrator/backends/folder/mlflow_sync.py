@@ -30,7 +30,7 @@ START_SECONDS = 120.0  # after the end of a run, in which the process that copie
 
 
 def sync_run(run: RunFolder, to: str | None = None) -> Synced:
-    """Make the MLflow run of a run equal to its folder.
+    """Make the MLflow run of a run equal to its folder; values that a resume discarded stay in the histories.
 
     Args:
         run: its folder.

@@ -142,6 +142,28 @@ def test_mirror_skips_steps_repeated_by_resumed_run(store: Store, path: Path) ->
     assert store.steps("train_loss") == [2, 4, 6, 8]
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_values_of_a_resumed_run_replace_discarded_ones(store: Store, path: Path, again: bool) -> None:
+    """Losses on a GPU and speeds differ when a resumed run repeats a step: the last value of the step is that one."""
+
+    def line(step: int, at: float, loss: float) -> str:
+        return json.dumps({"step": step, "time": at, "metrics": {"train_loss": loss}}) + "\n"
+
+    first = line(1, 1.0, 3.0)
+    path.write_text(first + line(2, 2.0, 2.0) + line(3, 3.0, math.nan))
+    mirror = store.mirror(path)
+    assert mirror.catch_up() == 3
+    path.write_text(first + line(2, 12.0, 2.5) + (line(3, 13.0, 1.5) if again else ""))
+    assert store.mirror(path).catch_up() == (2 if again else 1)
+    assert store.mirror(path).catch_up() == 0
+    assert (2, 2.0) in store.history("train_loss"), "MLflow deletes no value"
+    points = store.client.get_metric_history(store.run_id, "train_loss")
+    last = {point.step: point.value for point in sorted(points, key=lambda point: point.timestamp)}
+    assert last[2] == 2.5
+    if again:
+        assert store.client.get_run(store.run_id).data.metrics["train_loss"] == last[3] == 1.5
+
+
 def test_mirror_without_metrics_file_copies_nothing(store: Store, path: Path) -> None:
     assert store.mirror(path).catch_up() == 0
 

@@ -1,4 +1,7 @@
-"""The copy of a run's metrics files in an MLflow run: each (key, step) once, even if several processes copy.
+"""The copy of a run's metrics files in an MLflow run: each value once, even if several processes copy.
+
+MLflow deletes no single value. If a resumed job repeats a step with another value, the later one is added: it is the
+last of its step, and the one that MLflow shows as the latest.
 
 The mirror in a job's rank 0 uses it while the job runs, `orchestrator mlflow sync` at any time after it.
 """
@@ -6,6 +9,7 @@ The mirror in a job's rank 0 uses it while the job runs, `orchestrator mlflow sy
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -65,7 +69,7 @@ class Mirror:
         self._file, self._noted = metrics_file, noted
         self._run_id = to.run_id
         self._client: Any = MlflowClient(tracking_uri=to.tracking_uri)
-        self._mirrored: dict[str, set[int]] = {}
+        self._mirrored: dict[str, dict[int, tuple[int, float]]] = {}
         self._existing: frozenset[str] | None = None
         self._offsets: dict[Path, int] = {}
         if parameters:
@@ -100,9 +104,9 @@ class Mirror:
                 step, stamp = int(report["step"]), int(report["time"] * 1000)
                 for key, value in report["metrics"].items():
                     name = f"{prefix}{key}"
-                    steps = self._steps_of(name)
-                    if step not in steps:
-                        steps.add(step)
+                    points = self._points_of(name)
+                    if _is_new(points.get(step), (stamp, float(value))):
+                        points[step] = stamp, float(value)
                         fresh.append(Metric(name, float(value), stamp, step))
         for first in range(0, len(fresh), BATCH):
             self._client.log_batch(self._run_id, metrics=fresh[first : first + BATCH])
@@ -149,16 +153,31 @@ class Mirror:
         if lineage is not None:
             self._client.set_tag(self._run_id, LINEAGE_TAG, lineage.head.hash)
 
-    def _steps_of(self, key: str) -> set[int]:
-        # MLflow would store a repeated (key, step) as a second value, so the existing steps are read once per key.
+    def _points_of(self, key: str) -> dict[int, tuple[int, float]]:
+        """Return step -> time in milliseconds and value of the last copied point."""
+        # MLflow would store a repeated (key, step) as a second value, so the existing points are read once per key.
         if self._existing is None:
             self._existing = frozenset(self._client.get_run(self._run_id).data.metrics)
         if key not in self._existing:
-            return self._mirrored.setdefault(key, set())
+            return self._mirrored.setdefault(key, {})
         if key not in self._mirrored:
             history = self._client.get_metric_history(self._run_id, key)
-            self._mirrored[key] = {metric.step for metric in history}
+            points = sorted((metric.timestamp, metric.step, metric.value) for metric in history)
+            self._mirrored[key] = {step: (stamp, value) for stamp, step, value in points}
         return self._mirrored[key]
+
+
+def _is_new(copied: tuple[int, float] | None, found: tuple[int, float]) -> bool:
+    """Return whether MLflow lacks a point of a step.
+
+    Args:
+        copied: time and value of the last point of the step in MLflow; None: it has none.
+        found: time and value in the metrics file.
+    """
+    if copied is None:
+        return True
+    # By the time as well: a store that rounds values would otherwise get them again at each copy.
+    return found[0] > copied[0] and found[1] != copied[1] and not (math.isnan(found[1]) and math.isnan(copied[1]))
 
 
 def search_all(search: Callable[..., Any], *arguments: Any, **more: Any) -> Iterator[Any]:
