@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,20 +31,24 @@ def complete_lines(tail: bytes, *, cut: bool) -> list[bytes]:
     return tail.split(b"\n")[int(cut) : -1]
 
 
-def parse_reports(lines: list[bytes]) -> list[dict[str, Any]]:
-    """Return the reports of complete lines; damaged lines, such as those of a full disk, are left out."""
+def parse_reports(lines: list[bytes], written: float) -> list[dict[str, Any]]:
+    """Return the reports of complete lines; damaged lines, such as those of a full disk, are left out.
+
+    Args:
+        lines: lines of a metrics file.
+        written: time of a report without one, seconds since the epoch.
+    """
     with suppress(ValueError):  # one call for all lines is four times as fast as one for each
-        return _full(json.loads(b"[" + b",".join(lines) + b"]"))
+        return _full(json.loads(b"[" + b",".join(lines) + b"]"), written)
     found = []
     for line in lines:
         with suppress(ValueError):
             found.append(json.loads(line))
-    return _full(found)
+    return _full(found, written)
 
 
-def _full(lines: list[Any]) -> list[dict[str, Any]]:
-    now = time.time()
-    return [report for line in lines if (report := full_report(line, now)) is not None]
+def _full(lines: list[Any], written: float) -> list[dict[str, Any]]:
+    return [report for line in lines if (report := full_report(line, written)) is not None]
 
 
 def newest(reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -65,7 +68,9 @@ def last_report(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
         start = max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES)
         stream.seek(start)
-        return newest(parse_reports(complete_lines(stream.read(), cut=start > 0)))
+        # the time of the file, not the present one: a lost attempt ends with its last report
+        written = os.fstat(stream.fileno()).st_mtime
+        return newest(parse_reports(complete_lines(stream.read(), cut=start > 0), written))
 
 
 def metric_values(reports: Iterable[Mapping[str, Any]], metric: str) -> list[float]:

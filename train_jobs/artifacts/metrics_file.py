@@ -54,12 +54,12 @@ def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, A
                 yield offset, complete
 
 
-def full_report(report: Any, now: float) -> dict[str, Any] | None:
+def full_report(report: Any, written: float) -> dict[str, Any] | None:
     """Return a report with all its fields; None: it is no report. Commands of users may write the short form.
 
     Args:
         report: a line of the file.
-        now: time of a report without one, seconds since the epoch.
+        written: time of a report without one, seconds since the epoch.
     """
     if not isinstance(report, dict) or not isinstance(report.get("step"), int):
         return None
@@ -67,6 +67,6 @@ def full_report(report: Any, now: float) -> dict[str, Any] | None:
     if not isinstance(values, dict):
         return None
     metrics = {key: value for key, value in values.items() if type(value) in {int, float}}
-    written = report.get("time")
-    when = float(written) if isinstance(written, int | float) else now
+    own = report.get("time")
+    when = float(own) if isinstance(own, int | float) else written
     return {"step": report["step"], "time": when, "metrics": metrics}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,18 @@ def test_lost_attempt_ends_with_its_last_report(tmp_path: Path) -> None:
     assert backend.describe("silent").node_hours == 0
     assert backend.describe("earlier").attempts[0].ended == 1000.0
     assert silent.state().attempts == [going_on]  # only the supervisor writes state.json
+
+
+def test_lost_command_ends_when_it_last_wrote_a_report(tmp_path: Path) -> None:
+    """The short form of a report has no time: without that of the file, duration and cost would grow for ever."""
+    attempts = [RunAttempt(started=1000.0)]
+    run = make_run(tmp_path, "lost", RunState.RUNNING, plan=PRICED, attempts=attempts)
+    run.metrics.write_text('{"step": 1, "loss": 2.5}\n')
+    os.utime(run.metrics, (1600.0, 1600.0))
+    lost = LocalBackend(tmp_path).describe("lost")
+    assert (lost.ended, lost.attempts[0].ended) == (1600.0, 1600.0)
+    pruning = Orchestrator(home=tmp_path, environ={}).pruning(older_than=3600.0)
+    assert [one.name for one in pruning.runs] == ["lost"]
 
 
 def test_cost_names_the_origin_of_the_price(tmp_path: Path) -> None:

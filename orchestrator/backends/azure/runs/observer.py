@@ -275,7 +275,7 @@ class Observer:
         if not size:
             return []
         start = max(0, size - TAIL_BYTES)
-        return parse_reports(complete_lines(files.read(name, start), cut=start > 0))
+        return parse_reports(complete_lines(files.read(name, start), cut=start > 0), time.time())
 
     def _result(self) -> dict[str, Any] | None:
         """Return result.json; None: the job did not write it."""
