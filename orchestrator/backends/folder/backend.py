@@ -44,7 +44,6 @@ from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError, UsageError
 from orchestrator.support.home import run_names, similar_run
 from orchestrator.support.secret_sources import look_up
-from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.config.errors import in_shell
@@ -400,7 +399,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         try:
             run.write_moved()
             if request is not None:
-                write_text(run.path / REQUEST, request.model_dump_json(indent=1))
+                run.rewrite(REQUEST, request.model_dump_json(indent=1))
             run.cancel_file.unlink(missing_ok=True)
             for stale in run.stacks.glob("rank-*.json"):  # in a copy they name live processes of the original
                 stale.unlink()

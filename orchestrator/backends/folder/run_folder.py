@@ -187,11 +187,23 @@ class RunFolder(SupervisedFolder[LocalState]):
         if self.moved_home() is None:
             return
         for name in (CONFIG, PLAN, REQUEST):  # the request last: it has the former path
-            path = self.path / name
             with suppress(FileNotFoundError, ValueError):  # a damaged one is reported by the job
-                document, before = self.read_json(name), path.stat()
-                write_text(path, json.dumps(document, indent=1))
-                os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # `list` sorts runs by it
+                self.rewrite(name, json.dumps(self.read_json(name), indent=1))
+
+    def rewrite(self, name: str, text: str) -> None:
+        """Replace the text of a document, and keep its time: `list` sorts runs by that of their request.
+
+        Args:
+            name: file below the folder of the run.
+            text: its new text.
+
+        Raises:
+            OSError: it does not exist, or cannot be written.
+        """
+        path = self.path / name
+        before = path.stat()
+        write_text(path, text)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def lost_update(self, state: LocalState) -> dict[str, Any]:
         """Return what changes in the state of a run whose supervisor died."""

@@ -23,7 +23,7 @@ from orchestrator.backends.folder.run_folder import RUN_VARIABLE, LocalState, Ru
 from orchestrator.backends.folder.run_processes import kill_leftovers
 from orchestrator.backends.folder.supervision import read_exits
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.local.launch import LOOPBACK, check_port, held_port
+from orchestrator.backends.local.launch import LOOPBACK, LocalRequest, check_port, held_port
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.backends.run_progress import last_report
 from orchestrator.client import Orchestrator
@@ -420,6 +420,19 @@ def test_lost_attempt_ends_with_its_last_report_after_resume(tmp_path: Path) -> 
     (lost,) = run.stored_state().attempts
     assert (lost.ended, lost.state) == (160.0, RunState.FAILED)
     assert "supervisor lost" in str(lost.reason)
+
+
+def test_resume_on_other_processes_keeps_the_order_of_runs(tmp_path: Path) -> None:
+    """`list`, `@last` and `prune --keep-last` sort runs by their submission."""
+    old = make_run(tmp_path, "old", RunState.CANCELLED)
+    write_local_request(old)
+    os.utime(old.path / "request.json", (1000.0, 1000.0))
+    make_run(tmp_path, "new", age=30.0)
+    backend = LocalBackend(tmp_path)
+    request = LocalRequest.model_validate(old.read_json("request.json"))
+    backend._requeue(old, old.state(), request.model_copy(update={"processes_per_node": 3}))
+    assert old.read_json("request.json")["processes_per_node"] == 3
+    assert [status.name for status in backend.list()] == ["new", "old"]
 
 
 def test_clock_of_an_earlier_boot_is_the_wall_clock() -> None:
