@@ -283,12 +283,13 @@ class SupervisedFolder(ABC, Generic[State]):
         busy = ConflictError(message, fix=f"{self.show_command} {self.name}")
         return hold_folder(self.path, seconds=CHANGE_SECONDS, busy=busy)
 
-    def start_supervisor(self, arguments: Sequence[str], log: Path) -> None:
+    def start_supervisor(self, arguments: Sequence[str], log: Path, cwd: str | None = None) -> None:
         """Start the supervisor in a session of its own; return once it holds the lock.
 
         Args:
             arguments: of the Python interpreter. The supervisor gets one more: the file descriptor to write `ready` to.
             log: file that collects its output.
+            cwd: its working folder; None: that of this process.
 
         Raises:
             ServiceError: it ended before it held the lock.
@@ -303,6 +304,7 @@ class SupervisedFolder(ABC, Generic[State]):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                cwd=cwd,
                 start_new_session=True,
                 pass_fds=[writing],
                 # a program with another encoding may call the SDK; logs and files of runs are in UTF-8

@@ -33,7 +33,7 @@ time.time = lambda: real() + float(open({path!r}).read())
 SCRIPT = """#!/bin/bash
 start='exec -a {folder}/bin/python {base} "$@"'
 if [ ! -e {folder}/over ]; then
-  case "$1 $2" in
+  case "$1 $2 $3" in
 {cases}
   esac
 fi

@@ -25,17 +25,17 @@ STORED += ("runs/*/outputs/predictions.*", "runs/*/outputs/*.parts/*")
 WATCH_SECONDS = 0.05
 HANGS = 200.0  # seconds after which a command is given up, on an idle machine
 SLOWEST = 4.0  # times the duration of an undisturbed job, which a busy machine prolongs
-ROLES = {  # first two arguments of the interpreter, a pattern that a shell understands too -> role of the process
-    "-I -S": "wrapper",
-    "-m orchestrator.cli.main": "command",
-    "-m orchestrator.backends.local.supervisor": "supervisor",
-    "-m orchestrator.backends.folder.mlflow_sync": "mirror",
-    "-m orchestrator.sweeps.driver.parent": "mirror",
-    "-m orchestrator.sweeps.driver.driver": "driver",
-    "-m torch.distributed.run": "agent",
-    "-m train_jobs.corpus.executors.worker": "worker",
-    "-m train_jobs.corpus.executors.dask_process": "worker",
-    "-m train_jobs.engine.loop.batch_process": "batches",
+ROLES = {  # first three arguments of the interpreter, a pattern that a shell understands too -> role of the process
+    "-I -S *": "wrapper",
+    "-m orchestrator.cli.main*": "command",
+    "-P -m orchestrator.backends.local.supervisor": "supervisor",
+    "-P -m orchestrator.backends.folder.mlflow_sync": "mirror",
+    "-P -m orchestrator.sweeps.driver.parent": "mirror",
+    "-P -m orchestrator.sweeps.driver.driver": "driver",
+    "-m torch.distributed.run*": "agent",
+    "-m train_jobs.corpus.executors.worker*": "worker",
+    "-m train_jobs.corpus.executors.dask_process*": "worker",
+    "-m train_jobs.engine.loop.batch_process*": "batches",
     "-m train_jobs.tools.*": "mirror",
     "-m train_jobs.*": "rank",
 }
@@ -159,7 +159,7 @@ def stored_files(home: Path) -> list[Path]:
 
 
 def _role(command: str) -> str:
-    words = " ".join(command.split("\0")[1:3])
+    words = " ".join(command.split("\0")[1:4])
     return next((role for pattern, role in ROLES.items() if fnmatchcase(words, pattern)), "other")
 
 
