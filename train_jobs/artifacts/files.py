@@ -302,13 +302,19 @@ def hold_folder(path: Path, *, seconds: float, busy: Exception) -> Iterator[None
 def lock_mode(path: Path) -> int:
     """Return the mode of a lock file: only users who may write to its folder can open it, and therefore hold it.
 
-    An existing file of a wider mode is changed.
+    An existing file of this user loses what a wider mode allows.
     """
     writers = path.parent.stat().st_mode & 0o222
     mode = 0o600 | writers | writers << 1
-    with suppress(OSError):  # it does not exist yet, or is another user's
-        if path.stat().st_mode & 0o777 & ~mode:
-            path.chmod(mode)
+    with suppress(OSError):  # it does not exist yet, is a link, or is another user's
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(handle)
+            if found.st_uid == os.geteuid() and found.st_mode & 0o777 & ~mode:
+                # Never a wider mode: where others may write, the name may be a hard link to a private file.
+                os.fchmod(handle, found.st_mode & mode)
+        finally:
+            os.close(handle)
     return mode
 
 

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from errno import ENOTSUP
 from pathlib import Path
 
@@ -117,6 +118,19 @@ def test_wide_lock_of_private_home_is_repaired(tmp_path: Path) -> None:
     lock.chmod(0o644)
     with hold(lock):
         assert mode_of(lock) == 0o600
+
+
+@pytest.mark.parametrize("place", [Path.symlink_to, Path.hardlink_to])
+def test_lock_that_links_to_a_file_opens_it_to_nobody(tmp_path: Path, place: Callable[[Path, Path], None]) -> None:
+    """In a folder like /tmp, another user can place a link under the name of a lock."""
+    mine, lock = tmp_path / "mine", tmp_path / "all" / "lock"
+    mine.touch(0o700)
+    lock.parent.mkdir()
+    lock.parent.chmod(0o1777)
+    place(lock, mine)
+    with suppress(OSError), hold(lock, seconds=0):
+        pass
+    assert mode_of(mine) & 0o077 == 0
 
 
 @root_only
