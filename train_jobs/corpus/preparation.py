@@ -24,7 +24,7 @@ from train_jobs.artifacts.store_manifest import (
     stored_manifest,
     write_manifest,
 )
-from train_jobs.artifacts.store_places import RemotePath, StorePath, remove_folder
+from train_jobs.artifacts.store_places import StorePath, remove_folder
 from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE, given_rule, read_vocabulary
 from train_jobs.config.errors import ConflictError, DataError, StorageError, in_shell
 from train_jobs.config.prepare import MIN_BYTES_FOR_WORKERS, TextConfig
@@ -173,7 +173,7 @@ def make_store(
         _check_content(store, node)
     if find() is None:
         given_vocabulary(data)  # refuse it now: it is used only after all text was read
-        with storage_errors(_disk_of(folder), "the token store"), _exclusive(folder, node, progress):
+        with storage_errors(_disk_of(folder), "the token store"), _exclusive(folder, node, hashes, progress):
             if find() is None:  # else another process made it while this one waited
                 if node.leads:
                     if damaged := (old := stored_manifest(folder)) is not None and old.key == key:
@@ -183,7 +183,7 @@ def make_store(
                 else:
                     _serve(data, folder, key, found, node, options)
     else:
-        _remove_leftovers(folder, node, options)
+        _remove_leftovers(folder, node, hashes, options)
     return TokenStore.open(folder).with_names(source_names(data))  # the key of a store leaves names out
 
 
@@ -204,14 +204,15 @@ def _check_content(store: TokenStore, node: Node) -> None:
         raise damaged_store(folder, damage, is_remade=is_marked)
 
 
-def _remove_leftovers(folder: StorePath, node: Node, options: StoreOptions) -> None:
+def _remove_leftovers(folder: StorePath, node: Node, hashes: Path | None, options: StoreOptions) -> None:
     """Delete what a process left that died after it wrote the manifest: the files of its steps, and its lock."""
 
     def remove_steps() -> None:
         if node.leads and not options.keep_steps:
             remove_folder(folder / PARTS)
 
-    if (lock := _lock_file(folder, node)).exists():
+    lock = _lock_file(folder, node, hashes)
+    if lock is not None and lock.exists():
         with suppress(OSError), hold(lock, seconds=0, remove=True):  # held by another process, or read-only
             remove_steps()
     elif options.is_preparation:  # an earlier one may have kept them on purpose, and this one does not
@@ -308,20 +309,32 @@ def _workers(data: TextConfig, node: Node) -> int:
 
 
 @contextmanager
-def _exclusive(folder: StorePath, node: Node, progress: PreparationProgress) -> Iterator[None]:
-    """Exclude other preparations of the folder on this machine."""
-    lock = _lock_file(folder, node)
+def _exclusive(folder: StorePath, node: Node, hashes: Path | None, progress: PreparationProgress) -> Iterator[None]:
+    """Exclude other preparations of the folder on this machine; of a store by URL, those with the same cache."""
+    if (lock := _lock_file(folder, node, hashes)) is None:
+        yield
+        return
     lock.parent.mkdir(parents=True, exist_ok=True)
     waiting = partial(progress.log, f"waiting: another process prepares {folder}")
     with hold(lock, waiting=waiting, remove=True):
         yield
 
 
-def _lock_file(folder: StorePath, node: Node) -> Path:
-    """Return the lock file of a node; each has its own, because not every shared disk supports locks."""
-    place = folder
-    if isinstance(place, RemotePath):
-        place = _disk_of(place) / f"prepare-{hashlib.sha256(place.url.encode()).hexdigest()[:16]}"
+def _lock_file(folder: StorePath, node: Node, hashes: Path | None) -> Path | None:
+    """Return the lock file of a node; each has its own, because not every shared disk supports locks.
+
+    Args:
+        folder: folder of the store.
+        node: this process among the nodes.
+        hashes: see `prepare_store`. A store by URL has its lock in the same folder, and without it none: in a folder
+            for temporary files, any user could hold it.
+    """
+    if isinstance(folder, Path):
+        place = folder
+    elif hashes is None:
+        return None
+    else:
+        place = hashes.with_name(f"prepare-{hashlib.sha256(folder.url.encode()).hexdigest()[:16]}")
     # next to the folder, which may be removed while the lock is held
     return place.with_name(f".{place.name}.lock" if node.leads else f".{place.name}.node-{node.rank}.lock")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -98,6 +99,25 @@ def test_folder_with_other_files_is_left_alone(objects: ObjectStore, text: list[
     data = TextConfig(text=text, vocab_size=200)  # type: ignore[arg-type]
     with pytest.raises(StorageError, match="contains other files"):
         make_store(data, RemotePath(URL), found=fingerprint(data.text), progress=PreparationProgress(lambda _: None))
+
+
+def test_lock_of_a_store_by_url_is_in_the_cache(
+    text: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In /tmp its name would be known to all users, and another user could hold it for ever."""
+    cache, scratch = tmp_path / "cache", tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    locks = set[Path]()
+
+    def report(_: str) -> None:
+        locks.update(path.parent for path in tmp_path.rglob(".prepare-*.lock"))
+
+    data = TextConfig(text=text[:1], vocab_size=200, workers=1)  # type: ignore[arg-type]
+    progress, url = PreparationProgress(report), RemotePath("memory://lock/wiki")
+    make_store(data, url, found=fingerprint(data.text), progress=progress, hashes=cache / "hashes.json")
+    assert locks == {cache}
+    assert not list(tmp_path.rglob(".prepare-*.lock"))
 
 
 @pytest.mark.long
