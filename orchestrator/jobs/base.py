@@ -23,6 +23,7 @@ from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.resolved import Change, Resolved
 from orchestrator.support.formatting import wrapped
+from orchestrator.support.secret_sources import distinctive_forms
 from train_jobs.artifacts.fingerprints import DataFingerprint, content_hashes, text_files
 from train_jobs.artifacts.lineage import Link
 from train_jobs.artifacts.store_manifest import StoreManifest
@@ -272,7 +273,8 @@ def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], reuse: Plan |
     if reuse is not None:
         return reuse.snapshot
     apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data"), **_own_output()}
-    snapshot = take_snapshot(code=resolved.spec.code, excluded=apart)
+    declared = distinctive_forms(resolved.spec.environment.secrets, os.environ)
+    snapshot = take_snapshot(code=resolved.spec.code, excluded=apart, declared=declared)
     if "code.entry" in resolved.changes:
         snapshot.check_entry(resolved.spec.code.entry, where=resolved.changes["code.entry"].origin)
     return snapshot

@@ -11,6 +11,7 @@ The layers above the presets select the presets.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from orchestrator.specs.site import site_of, spec_model
 from orchestrator.specs.tiers import old_tier_warning
 from orchestrator.support.errors import NotFoundError, SpecError
 from orchestrator.support.redact import looks_secret, named_secret, redact
+from orchestrator.support.secret_sources import distinctive_forms
 from train_jobs.artifacts import layers as load
 from train_jobs.artifacts.hub import is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, preset_names
@@ -43,6 +45,7 @@ PRESET_KEYS: tuple[tuple[load.KeyPath, str, Path], ...] = (
     (("environment", "preset"), "environment preset", PRESETS / "environment"),
 )
 
+VARIABLES, REFERENCES = ("environment", "variables"), ("environment", "secrets")
 _FLAGS = {INIT_FROM: "--model RUN", "model": "--model RUN", "input": "--input FILE", "command": "-- COMMAND"}
 REQUIRED_FLAGS = {f"{key}: {load.PLAIN['missing']}": flag for key, flag in _FLAGS.items()}
 """Problem of a missing key -> flag that gives it."""
@@ -96,6 +99,7 @@ def resolve_spec(
     with problems.collecting():
         given = load.build(model, merged)
         problems.extend(_exposed_secrets(given, merged))
+        problems.extend(declared_secrets_in(given.model_dump(mode="json"), given, merged))
         problems.extend(_undecodable_names(given, merged))
         spec, compute = _resolve_compute(given, merged, environ, gpus=which.gpus)
         if complete:  # an unreadable layer may set the batch: checking without it would report a false problem
@@ -116,19 +120,51 @@ def _exposed_secrets(spec: JobSpec, merged: load.Merged) -> Iterator[str]:
     """Yield a problem for each value that looks like a secret: plans, requests and the run's folder contain it."""
     for path, value in load.leaves(spec.model_dump(mode="json")):
         texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-        variable, name = path[:2] == ("environment", "variables"), str(path[-1])
+        variable, name = path[:2] == VARIABLES, str(path[-1])
         tag = path[:1] == ("tags",)
         exposed = [
             text
             for text in texts
             if (looks_secret(name, text) if variable else redact(text) != text or (tag and named_secret(name, text)))
         ]
-        if exposed and path[:2] != ("environment", "secrets"):
+        if exposed and path[:2] != REFERENCES:
             way = f"--env {name} without a value takes it" if variable else "pass it in a variable: --env NAME takes it"
             yield (
                 f"{merged.origin(path)}: {load.dotted(path)}: looks like a secret, and a spec is stored in clear:"
                 f" {way} from your environment at each start, --env-file FILE from a file"
             )
+
+
+def declared_secrets_in(tree: Mapping[str, Any], spec: JobSpec, merged: load.Merged) -> Iterator[str]:
+    """Yield a problem for each value, or name of a key, that contains the value of a secret which the spec declares.
+
+    Args:
+        tree: settings that are stored in clear.
+        spec: the spec that declares the secrets.
+        merged: the origins of the settings.
+    """
+    forms = distinctive_forms(spec.environment.secrets, os.environ)
+    for path, value in load.leaves(tree) if forms else ():
+        if path[:2] == REFERENCES:
+            continue
+        text = "\0".join((*map(str, path), *_texts(value))).encode(errors="surrogateescape")
+        for name in (name for name in forms if any(form in text for form in forms[name])):
+            way = f"replace it by --env {path[-1]} without a value" if path[:2] == VARIABLES else "remove it there"
+            yield (
+                f"{merged.origin(path)}: {load.dotted(path)}: contains the value of the declared secret {name}, and a"
+                f" spec is stored in clear: {way}; the job finds the value in its environment, as {name}"
+            )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the plain values and the keys in a value that may be nested, as text."""
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if not isinstance(value, list):
+        yield str(value)
+        return
+    for one in value:
+        yield from _texts(one)
 
 
 def _undecodable_names(spec: JobSpec, merged: load.Merged) -> Iterator[str]:

@@ -188,7 +188,11 @@ class Snapshot(Config):
 
 
 def take_snapshot(
-    package: Path | None = None, *, code: CodeSpec | None = None, excluded: Mapping[Path, str] | None = None
+    package: Path | None = None,
+    *,
+    code: CodeSpec | None = None,
+    excluded: Mapping[Path, str] | None = None,
+    declared: Mapping[str, tuple[bytes, ...]] | None = None,
 ) -> Snapshot:
     """Read and hash the code.
 
@@ -196,6 +200,7 @@ def take_snapshot(
         package: folder of the package. None: the installed one.
         code: the user's own, with its limits. None, or one without a folder: the package alone.
         excluded: absolute path -> kind of things in the user's folder that are not code, ignored or not.
+        declared: name of a secret of the run -> forms of its value; no file of the user's folder may contain them.
 
     Raises:
         SpecError: the user's folder contains something that must not leave the machine; see `read_code`.
@@ -207,7 +212,8 @@ def take_snapshot(
     if code is not None and code.folder is not None:
         from orchestrator.snapshot.user import read_code  # takes 10 ms, which a plan without own code need not wait for
 
-        user = read_code(code, code.folder, excluded or {}, reserved=frozenset({PACKAGE, f"{PACKAGE}.py"}))
+        reserved = frozenset({PACKAGE, f"{PACKAGE}.py"})
+        user = read_code(code, code.folder, excluded or {}, reserved=reserved, declared=declared)
         files += user.files
         own = {
             "folder": code.folder,

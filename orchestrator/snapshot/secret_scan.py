@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from importlib import import_module
 from typing import NamedTuple
@@ -122,7 +122,9 @@ _HEX = re.compile("[0-9a-f]{32,128}")
 _PASSWORD = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#$%^&*?~])[^\s(){}\[\]<>'\"`,;:/|=]{7,80}")
 
 
-def secrets_in(content: bytes, path: str = "") -> Iterator[ExposedSecret]:
+def secrets_in(
+    content: bytes, path: str = "", declared: Mapping[str, tuple[bytes, ...]] | None = None
+) -> Iterator[ExposedSecret]:
     """Yield everything in a file's bytes that looks like a secret, kind by kind.
 
     The lines of an archive are those of its members.
@@ -130,8 +132,10 @@ def secrets_in(content: bytes, path: str = "") -> Iterator[ExposedSecret]:
     Args:
         content: bytes of the file.
         path: its path, by whose ending passwords without quotation marks are recognised; empty: unknown.
+        declared: name of a secret of the run -> forms of its value; see `secret_sources.distinctive_forms`.
     """
     for text in texts_of(content, path):
+        yield from _declared_lines(text, declared or {})
         yield from _secrets_in_text(text)
         lines = _Lines(text.content)
         for place, decoded in base64_texts(text.content):
@@ -152,6 +156,14 @@ class _Lines:
     def number(self, place: int) -> int:
         """Return the number of the line, from 1, that a place is in."""
         return bisect_left(self._ends, place) + 1
+
+
+def _declared_lines(source: Text, declared: Mapping[str, tuple[bytes, ...]]) -> Iterator[ExposedSecret]:
+    """Yield the first place of each declared secret."""
+    for name, forms in declared.items():
+        if places := [place for form in forms if (place := source.content.find(form)) >= 0]:
+            line = _Lines(source.content).number(min(places))
+            yield ExposedSecret(line, f"the value of the declared secret {name}{source.packed}")
 
 
 def _secrets_in_text(source: Text) -> Iterator[ExposedSecret]:

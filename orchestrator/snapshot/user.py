@@ -69,7 +69,14 @@ class UserCode(NamedTuple):
     """Names of the ignore files that were read, the outermost first."""
 
 
-def read_code(code: CodeSpec, folder: Path, excluded: Mapping[Path, str], *, reserved: frozenset[str]) -> UserCode:
+def read_code(
+    code: CodeSpec,
+    folder: Path,
+    excluded: Mapping[Path, str],
+    *,
+    reserved: frozenset[str],
+    declared: Mapping[str, tuple[bytes, ...]] | None = None,
+) -> UserCode:
     """Read the user's folder.
 
     Args:
@@ -77,6 +84,7 @@ def read_code(code: CodeSpec, folder: Path, excluded: Mapping[Path, str], *, res
         folder: the folder, absolute and without symlinks.
         excluded: absolute path -> kind of things that are not code, whatever the ignore files contain.
         reserved: names that are not available at the top of the snapshot.
+        declared: name of a secret of the run -> forms of its value; see `secret_sources.distinctive_forms`.
 
     Raises:
         SpecError: symlinks that leave the folder, files over a limit, apparent secrets: all of them together.
@@ -84,7 +92,7 @@ def read_code(code: CodeSpec, folder: Path, excluded: Mapping[Path, str], *, res
     """
     try:
         walk = Walk(folder, repository=repository_of(folder), excluded=excluded, reserved=reserved)
-        files, obstacles = _read(folder, walk.found, code)
+        files, obstacles = _read(folder, walk.found, code, declared or {})
     except FileNotFoundError as problem:
         raise ConflictError(
             f"cannot read {problem.filename}: it disappeared", fix="run the same command again"
@@ -113,7 +121,9 @@ def read_code(code: CodeSpec, folder: Path, excluded: Mapping[Path, str], *, res
     return UserCode(tuple(files), tuple(walk.left_out), tuple(walk.ignore_files))
 
 
-def _read(folder: Path, found: list[ShippedFile], code: CodeSpec) -> tuple[list[SnapshotFile], list[Obstacle]]:
+def _read(
+    folder: Path, found: list[ShippedFile], code: CodeSpec, declared: Mapping[str, tuple[bytes, ...]]
+) -> tuple[list[SnapshotFile], list[Obstacle]]:
     files: list[SnapshotFile] = []
     obstacles: list[Obstacle] = []
     total = 0
@@ -137,7 +147,8 @@ def _read(folder: Path, found: list[ShippedFile], code: CodeSpec) -> tuple[list[
         files.append(SnapshotFile.from_content(file.path, content))
         if not trusted:
             obstacles += (
-                Obstacle(file.path, f"holds {what}", "text", line) for line, what in secrets_in(content, file.path)
+                Obstacle(file.path, f"holds {what}", "text", line)
+                for line, what in secrets_in(content, file.path, declared)
             )
     if total > code.largest_total_mb * MB:
         largest = sorted(found, key=lambda file: -file.size)[:LARGEST_NAMED]

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import re
 
-from train_jobs.artifacts.redaction import REDACTED, redact
+from train_jobs.artifacts.redaction import MIN_VALUE, REDACTED, redact
 
-__all__ = ["HIDDEN", "REDACTED", "SECRET", "is_secret", "looks_secret", "named_secret", "names_secret", "redact"]
+__all__ = [
+    "HIDDEN",
+    "REDACTED",
+    "SECRET",
+    "is_distinctive",
+    "is_secret",
+    "looks_secret",
+    "named_secret",
+    "names_secret",
+    "redact",
+]
 
 SECRET = re.compile(
     "KEY|TOKEN|SECRET|PASSW|PASSPHRASE|_PASS$|_PWD$|CREDENTIAL|SIGNATURE|CONN(?:ECTION)?_?STR|_(?:SAS|PAT|AUTH)$",
@@ -35,6 +45,7 @@ _SETTING_NAME = re.compile(
 )
 # Numbers, switches, paths and short words are settings, whatever the name.
 _PLAIN_VALUE = re.compile(r"[\d.,+eE-]*|[~./].*|.{,5}|(?i:false|disabled?|enabled?)")
+_WORD = re.compile(r"[A-Z]?[a-z]{,11}|[A-Z]{,12}")
 
 
 def is_secret(key: str) -> bool:
@@ -52,6 +63,16 @@ def looks_secret(name: str, value: str) -> bool:
 def named_secret(name: str, value: str) -> bool:
     """Return whether a name belongs to secrets alone, and the value is no switch and no path of a file."""
     return _SECRET_NAME.search(name) is not None and _SWITCH_OR_PATH.fullmatch(value) is None
+
+
+def is_distinctive(name: str, value: str) -> bool:
+    """Return whether a text that contains the value of a declared secret exposes it.
+
+    `--env` also passes settings such as HOME. Short values, words, switches and paths are in many texts by chance. So
+    are numbers, except under the name of a secret.
+    """
+    ordinary = _SWITCH_OR_PATH if SECRET.search(name) else _PLAIN_VALUE
+    return len(value) >= MIN_VALUE and not any(pattern.fullmatch(value) for pattern in (ordinary, _WORD))
 
 
 def names_secret(name: str) -> bool:

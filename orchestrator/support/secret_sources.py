@@ -14,13 +14,15 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import NamedTuple
 
 from orchestrator.support.errors import NotFoundError, UsageError, UserError
-from train_jobs.artifacts.redaction import protect
+from orchestrator.support.redact import is_distinctive
+from train_jobs.artifacts.redaction import KEY_MATERIAL, protect, value_forms
 from train_jobs.artifacts.regular_files import open_regular
 from train_jobs.config.errors import in_shell
 
@@ -104,25 +106,48 @@ def look_up(references: Mapping[str, str], environ: Mapping[str, str]) -> dict[s
 def protect_known(references: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     """Make `redact` remove the secrets of a run; return the names of those whose values are not known here.
 
-    Secrets of a Key Vault are not looked up: showing a log must neither need nor use the permission to read them.
+    Args:
+        references: name -> reference, as in `environment.secrets`.
+        environ: environment variables.
+    """
+    known = _known_values(references, environ)
+    for value in known.values():
+        protect([value, *value.splitlines()])  # logs are read line by line, and keys have several lines
+    return [name for name in references if name not in known]
+
+
+def distinctive_forms(references: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, tuple[bytes, ...]]:
+    """Return the bytes by which a text exposes a secret of the run: name -> forms of its value.
+
+    Secrets whose values are not known here, and values that other texts contain by chance, are left out.
 
     Args:
         references: name -> reference, as in `environment.secrets`.
         environ: environment variables.
     """
-    unknown = []
+    values = {name: value for name, value in _known_values(references, environ).items() if is_distinctive(name, value)}
+    protect(values.values())  # an error about the place of a value may quote it
+    found = {}
+    for name, value in values.items():
+        # a line of a longer secret exposes it only with key material, and not if it is `"type": "service_account",`
+        texts = [value, *(line.strip() for line in value.splitlines() if KEY_MATERIAL.search(line))]
+        found[name] = tuple({form for text in texts for form in value_forms(text)})
+    return found
+
+
+def _known_values(references: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the values that are to be had here: name -> value.
+
+    Secrets of a Key Vault are not looked up: a plan works offline, and showing a log must neither need nor use the
+    permission to read them.
+    """
+    known = {}
     for name, text in references.items():
         reference = SecretReference.parse(text)
-        if reference.source == KEY_VAULT:
-            unknown.append(name)
-            continue
-        try:
-            value = _read(name, reference, environ)
-        except UserError:
-            unknown.append(name)
-        else:
-            protect([value, *value.splitlines()])  # logs are read line by line, and keys have several lines
-    return unknown
+        if reference.source != KEY_VAULT:
+            with suppress(UserError):
+                known[name] = _read(name, reference, environ)
+    return known
 
 
 def _read(name: str, reference: SecretReference, environ: Mapping[str, str]) -> str:

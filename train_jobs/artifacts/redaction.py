@@ -104,7 +104,7 @@ _URL_PASSWORD = r"(://[^\s/:@\"']*):[^\s/@\"']+(?=@)"
 _TOKEN = r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"  # a JSON web token, as Azure issues them
 # From the first line to the last; of a key without its last line, the lines that look like one. The text behind the
 # first line must contain key material: source code that reads keys has the first line alone.
-_KEY_START, _KEY_NAME, _KEY_MATERIAL = "-----BEGIN ", "PRIVATE KEY", re.compile(r"[A-Za-z0-9+/]{40}")
+_KEY_START, _KEY_NAME, KEY_MATERIAL = "-----BEGIN ", "PRIVATE KEY", re.compile(r"[A-Za-z0-9+/]{40}")
 _KEY_END = re.compile("-----END [A-Z ]{0,60}-----")
 _KEY_HEADER = re.compile(r"\s*(?:[A-Z][\w-]{1,20}:.{0,100})?")  # of an encrypted key, and the empty line behind it
 _KEY_LINE, _KEY_LOOKAHEAD = 80, 300  # characters
@@ -306,9 +306,9 @@ def _end_before_format(text: bytes) -> int:
         block = text[key:].decode("latin-1")
         last = _KEY_END.search(block)
         lines = [line for line in block.split("\n")[1:-1] if _KEY_HEADER.fullmatch(line) is None][-3:]
-        stale = len(lines) == 3 and not any(map(_KEY_MATERIAL.search, lines))  # other output follows, no key
+        stale = len(lines) == 3 and not any(map(KEY_MATERIAL.search, lines))  # other output follows, no key
         unfinished = _KEY_NAME in block[:_KEY_LINE] and not stale and (last is None or key + last.end() > end)
-        if unfinished and (len(block) < _KEY_LOOKAHEAD or _KEY_MATERIAL.search(block, 0, _KEY_LOOKAHEAD)):
+        if unfinished and (len(block) < _KEY_LOOKAHEAD or KEY_MATERIAL.search(block, 0, _KEY_LOOKAHEAD)):
             return min(key, end)
     return end
 

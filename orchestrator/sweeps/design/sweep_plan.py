@@ -11,7 +11,7 @@ from orchestrator.backends import capability_of
 from orchestrator.backends.capabilities import SweepsNatively
 from orchestrator.jobs.phases import require_start
 from orchestrator.jobs.registry import DEFAULT, all_kinds, run_kind
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.resolve import declared_secrets_in, resolve_spec
 from orchestrator.specs.paths import anchor
 from orchestrator.specs.resolved import PRESETS, Flag, Resolved, SpecProblems, display_path
 from orchestrator.specs.settings import seeds_of
@@ -105,6 +105,9 @@ def resolve_sweep(
     wrong = list(contradictions(spec)) if spec is not None else []
     if spec is not None and trial is not None and not wrong:
         wrong = [*trial_problems(spec, trial), *_driver_problems(spec, trial, moved)]
+    if trial is not None:
+        own = {key: value for key, value in merged.tree.items() if key != TRIAL}
+        problems.extend(declared_secrets_in(own, trial.spec, merged))
     for path, what in wrong:
         origin = merged.origin(path)
         problems.extend([f"{origin}: {dotted(path)}: {what}" if origin else f"{dotted(path)}: {what}"])

@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.runs.tracked_run import TrackingRequest, sync
 from orchestrator.support.errors import ServiceError, UsageError
-from orchestrator.support.redact import looks_secret
+from orchestrator.support.redact import is_distinctive, looks_secret
 from orchestrator.support.secret_sources import SecretReference, look_up, read_env_file
 from orchestrator.testing import AzureDouble
 from tests.conftest import Console, last_step, processes_of, wait_for, write_corpus, write_endless_spec
@@ -138,6 +138,80 @@ def test_stream_redactor_hides_value_in_quotes(value: str) -> None:
 )
 def test_variable_that_looks_secret(name: str, value: str, secret: bool) -> None:
     assert looks_secret(name, value) is secret
+
+
+def test_declared_value_in_the_spec_is_refused(console: Console) -> None:
+    """The shell expanded the variable: the value is neither stored nor shown."""
+    value = "Zq4 wkL0%w?"
+    words = ("--tag", f"note={value}", "--env", f"DSN=x,{quote(value)}", "--set", f"tracking.experiment={value}")
+    command = ("command", "--env", "DB_PASSWORD", *words, "--", "true", "--password", value)
+    for verb in ("plan", "submit"):
+        done = console(verb, *command, DB_PASSWORD=value)
+        assert done.code == 2
+        for key in ("tags.note", "environment.variables.DSN", "tracking.experiment", "command"):
+            assert f" {key}: contains the value of the declared secret DB_PASSWORD" in done.err
+        assert "--env DSN without a value" in done.err
+        assert "4 problems" in done.err
+        assert value not in done.err + done.out
+    assert not any(value.encode() in path.read_bytes() for path in console.home.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("value", ["ab3", "postgres", "/home/alice", "true"])
+def test_ordinary_declared_value_refuses_nothing(console: Console, value: str) -> None:
+    (console.cwd / "t.py").write_text(f"print('{value}')\n")
+    words = ("--env", "DB_PASSWORD", "--tag", f"note={value}/data", "--", "true", value)
+    assert console("plan", "command", *words, DB_PASSWORD=value).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "distinctive"),
+    [
+        ("DB_PASSWORD", "hunter2", True),
+        ("DB_PASSWORD", "12345678", True),
+        ("DB_PASSWORD", "correcthorsebattery", True),
+        ("DB_USER", "alice1", True),
+        ("DB_PASSWORD", "password", False),
+        ("CUDA_VISIBLE_DEVICES", "0,1,2,3", False),
+        ("HOME", "/home/alice", False),
+        ("WANDB_MODE", "offline", False),
+    ],
+)
+def test_value_that_a_text_contains_by_chance(name: str, value: str, distinctive: bool) -> None:
+    assert is_distinctive(name, value) is distinctive
+
+
+def test_declared_value_in_the_code_is_refused(console: Console) -> None:
+    """Also in a file that an earlier plan accepted, and with a key of several lines."""
+    value, key = "Zq4wkL0%w?", "x" * 3 + "A1b2" * 12
+    code = console.cwd / "code"
+    code.mkdir()
+    (code / "t.py").write_text("print(1)\n")
+    (code / "cfg.txt").write_text(f"# hosts\nserver {value}\n")
+    (code / "key.txt").write_text(f"'{key}'\n")
+    plan = ("command", "--code", "code", "--", "python", "t.py")
+    assert console("plan", *plan).code == 0
+    lines = f"-----BEGIN\n{key}\n-----END"
+    submit = ("submit", "command", "--env", "DB_PASSWORD", "--env", "SIGNING_KEY", *plan[1:])
+    done = console(*submit, DB_PASSWORD=value, SIGNING_KEY=lines)
+    assert done.code == 2
+    assert "cfg.txt:2: holds the value of the declared secret DB_PASSWORD" in done.err
+    assert "key.txt:1: holds the value of the declared secret SIGNING_KEY" in done.err
+    assert value not in done.err + done.out
+    assert not (console.home / "runs").exists()
+
+
+def test_declared_value_in_a_sweep_is_refused(console: Console) -> None:
+    value = "Zq4wkL0%w?"
+    write_corpus(console.cwd / "corpus.txt")
+    trial: dict[str, Any] = {"kind": "pretrain", "recipe": "tiny", "data": {"text": [str(console.cwd / "corpus.txt")]}}
+    trial["environment"] = {"secrets": {"DB_PASSWORD": "env:DB_PASSWORD"}}
+    space = {"tags.note": {"choices": [value, "other"]}}
+    sweep = {"trial": trial, "space": space, "objective": {"metric": "validation_mlm_loss"}}
+    (console.cwd / "sweep.yaml").write_text(json.dumps(sweep))
+    done = console("submit", "sweep", "-f", "sweep.yaml", "--dry-run", DB_PASSWORD=value)
+    assert done.code == 2
+    assert "contains the value of the declared secret DB_PASSWORD" in done.err
+    assert value not in done.err + done.out
 
 
 def test_secret_value_on_the_command_line_is_refused(console: Console) -> None:
