@@ -22,10 +22,15 @@ class NotifySpec(Config):
     on: list[Literal["completed", "failed", "diverging"]] = Field(default=[])
     """Events to report. failed: the run ended without completing, and was not cancelled."""
     variable: str = "ORCHESTRATOR_WEBHOOK"
-    """Environment variable of the submitting process with the webhook's address, a secret that is never stored."""
+    """Environment variable of the submitting process with the webhook's address, a secret that is never stored. The job
+    does not get the variable."""
 
     allow_private: bool = False
     """Allow a webhook on this machine or in a private network (loopback, link-local or private address)."""
+
+    def without_address(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return environment variables for a job: all except the one with the address."""
+        return {name: value for name, value in environ.items() if name != self.variable}
 
     def check(self, environ: Mapping[str, str]) -> None:
         """Check that the address of the webhook is set if there are events to report.

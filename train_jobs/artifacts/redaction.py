@@ -149,14 +149,14 @@ def protect(values: Iterable[str]) -> None:
 
 
 def secret_values(environ: Mapping[str, str]) -> list[str]:
-    """Return the values of the run's secrets, from the environment of one of its processes."""
+    """Return the values of the run's secrets: those of `protect`, and those in a process's environment."""
     names = environ.get(SECRETS_VARIABLE, "").split(",")
-    return [environ[name] for name in names if environ.get(name)]
+    return [*_protected, *(environ[name] for name in names if environ.get(name))]
 
 
 def redact(text: str) -> str:
     """Return the text with every secret in it replaced."""
-    if forms := known_forms(frozenset([*_protected, *secret_values(os.environ)])):
+    if forms := known_forms(frozenset(secret_values(os.environ))):
         text = _without(text.encode(errors="surrogateescape"), forms).decode(errors="surrogateescape")
     return redact_formats(text)
 

@@ -96,6 +96,7 @@ class DebugSession(Supervision):
         before, path = dict(os.environ), list(sys.path)
         if self.request.code:
             sys.path.insert(0, self.request.code)
+        os.environ.pop(self.request.notify.variable, None)
         os.environ.update(
             {
                 RUN_VARIABLE: str(self.run.path),

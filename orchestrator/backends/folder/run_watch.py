@@ -16,6 +16,7 @@ from orchestrator.backends.run_progress import PaceWatch
 from orchestrator.runs.status import RunState
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.notify import message, post
+from train_jobs.artifacts.redaction import protect
 
 WINDOW = 5  # reports; their median is robust to one bad batch
 RISE = 0.5  # nats above the best so far: a BERT that recovers from a spike has seldom risen that much for so long
@@ -38,6 +39,10 @@ class RunWatch:
         self, run: RunFolder, handle: str, notify: NotifySpec, steps: int | None, pace_seconds: float = 1.0
     ) -> None:
         self._run, self._handle, self._notify, self._steps = run, handle, notify, steps
+        # in memory alone, because the address suffices to post; a job in this process gets an environment without it
+        self._address = os.environ.get(notify.variable)
+        if self._address:
+            protect([self._address])
         self._pace_seconds = pace_seconds
         self._polled = 0.0
         self._warned = False
@@ -102,9 +107,7 @@ class RunWatch:
 
     def _post(self, event: Any, reason: str | None) -> None:
         """Post a message in the background: a webhook that hangs must not stop the supervisor."""
-        # from the environment each time, never stored: the address alone suffices to post
-        url = os.environ.get(self._notify.variable)
-        if event not in self._notify.on or not url:
+        if event not in self._notify.on or not self._address:
             return
         document = message(
             run=self._run.name,
@@ -114,7 +117,8 @@ class RunWatch:
             step=self._step,
             steps=self._steps,
         )
-        self._posts.append(self._webhook.submit(post, url, document, allow_private=self._notify.allow_private))
+        anywhere = self._notify.allow_private
+        self._posts.append(self._webhook.submit(post, self._address, document, allow_private=anywhere))
 
 
 class LossWatch:

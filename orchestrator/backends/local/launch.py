@@ -91,7 +91,7 @@ def start_agents(
     """
     exits = run.exits(attempt)
     exits.mkdir(parents=True, exist_ok=True)
-    common = {**os.environ, **_variables(run, request, exits), **variables}
+    common = {**request.notify.without_address(os.environ), **_variables(run, request, exits), **variables}
     group = make_cgroup(run.path)
     agents = [_start_agent(run, request, node, str(port), common, group) for node in range(request.nodes)]
     for agent in agents:  # threads: no fork may follow them

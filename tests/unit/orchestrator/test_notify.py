@@ -22,7 +22,9 @@ from orchestrator.specs.notification import NotifySpec
 from orchestrator.support import notify
 from orchestrator.support.errors import UsageError
 from orchestrator.support.notify import message, post
+from tests.conftest import Console, wait_for
 from tests.fuzz.readers import answering
+from train_jobs.artifacts.redaction import redact
 
 SECRET = "services/T0/B0/secret"
 
@@ -235,6 +237,29 @@ def run_watch(tmp_path: Path, *events: str) -> RunWatch:
     run = RunFolder(tmp_path / "r-1")
     run.outputs.mkdir(parents=True)
     return RunWatch(run, "local://r-1", NotifySpec(on=list(events), allow_private=True), 100, 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["local", "debug"])
+def test_job_and_its_logs_do_not_get_the_address(
+    console: Console, untracked: None, server: Server, backend: str
+) -> None:
+    """The job prints the values of all variables."""
+    (console.cwd / "t.py").write_text("import os\nprint('variables', *os.environ.values())\n")
+    options = ("--set", "notify.on=[completed]", "--set", "notify.allow_private=true", "--set", "notify.variable=HOOK")
+    done = console("submit", "command", "-b", backend, *options, "--", "python", "t.py", HOOK=server.url)
+    assert done.code == 0, done.err
+    wait_for(lambda: len(server.told) == 1, what="the message")
+    (log,) = console.home.rglob("rank-0.log")
+    assert "variables" in done.err + log.read_text()
+    assert SECRET not in done.out + done.err
+    written = b"".join(path.read_bytes() for path in console.home.rglob("*") if path.is_file())
+    assert SECRET.encode() not in written
+
+
+def test_address_is_redacted_in_the_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", f"https://hooks.example/{SECRET}")
+    run_watch(tmp_path)
+    assert redact(f"posts to https://hooks.example/{SECRET}.") == "posts to REDACTED."
 
 
 def report(tmp_path: Path, *losses: float, first: int = 1) -> None:
