@@ -84,7 +84,7 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
     def _supervise(self, run: RunFolder) -> Handle:
         """Start the supervisor; return once it holds the run."""
         arguments = ("-m", "orchestrator.backends.local.supervisor", str(run.path))
-        # cwd "/": the user may delete or unmount the folder of this process while the run goes on
+        # cwd "/": the user may delete or unmount the folder of this process before the run ends
         run.start_supervisor(arguments, run.logs / "supervisor.log", cwd="/")
         return Handle(self.name, run.name)
 
