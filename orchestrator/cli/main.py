@@ -178,7 +178,7 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
         write_line(f"  fix  report this with the output of: {command}", sys.stderr)
         return 1
     problem.message, problem.fix = redact(problem.message), problem.fix and redact(problem.fix)
-    problem.facts = {label: redact(str(value)) for label, value in problem.facts.items()}
+    problem.facts = {redact(label): redact(str(value)) for label, value in problem.facts.items()}
     if isinstance(problem, SpecError | DataError):
         problem.problems = list(map(redact, problem.problems))
     if style := _requested_style(given):

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from orchestrator.fetch.glue_archives import fetch_glue
 from orchestrator.fetch.http import Client, Transfer
-from orchestrator.fetch.remote_file import Checksum, Fetched, Remote, new_folder
+from orchestrator.fetch.remote_file import Checksum, Fetched, Remote, new_folder, public_address
 from orchestrator.support.errors import ConflictError, DataError, NotFoundError, UsageError
 from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.artifacts.layers import build, merge, read_file
@@ -120,7 +120,7 @@ def _fetch_wikipedia(client: Client, folder: Path, language: str, date: str) -> 
     try:
         sums = {match[2]: match[1] for match in _SUM.finditer(client.text(listing))}
     except NotFoundError as problem:
-        fix = f"choose one of {client.mirrors[0]}/{wiki}/"
+        fix = f"choose one of {public_address(client.mirrors[0])}/{wiki}/"
         raise NotFoundError(f"no dump {wiki} of {date}", facts=problem.facts, fix=fix) from problem
     found = []
     for ending in DUMP_FILES:

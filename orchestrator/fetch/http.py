@@ -20,6 +20,7 @@ from orchestrator.fetch.remote_file import (
     conflict_at,
     content_range,
     delete_facts,
+    public_address,
     verify,
 )
 from orchestrator.support.errors import DataError, NotFoundError, ServiceError, UserError
@@ -138,7 +139,7 @@ class Client:
             except Refused as problem:
                 refusals[mirror] = problem
             except DataError as problem:
-                problem.facts["where"] = f"{mirror}/{path}"
+                problem.facts["where"] = public_address(f"{mirror}/{path}")
                 wrong = problem
         raise wrong or _failed(path, refusals)
 
@@ -171,7 +172,7 @@ class Client:
                 if problem.wait is not None and problem.wait > self.transfer.longest:
                     raise Refused(f"{problem}; it asks to wait {problem.wait:.0f} s") from None
                 wait = self.transfer.pause * 2 ** (failed - 1) if problem.wait is None else problem.wait
-                self.transfer.notice(f"{urlsplit(url).netloc}: {problem}; trying again in {wait:.0f} s")
+                self.transfer.notice(f"{_host(url)}: {problem}; trying again in {wait:.0f} s")
                 time.sleep(wait)
 
     def _download_missing(self, url: str, remote: Remote, partial: Partial) -> bool:
@@ -229,7 +230,7 @@ class Client:
         except (requests.ConnectionError, requests.Timeout) as problem:
             raise Retry(_why(problem)) from None
         except (requests.RequestException, ValueError) as problem:  # not an address, or endless redirects
-            raise Refused(_why(problem)) from None
+            raise Refused(_why(problem).replace(url, public_address(url))) from None
 
 
 def _check(response: Any) -> None:
@@ -269,6 +270,11 @@ def _read(response: Any) -> bytes:
         raise Retry(_why(problem)) from None
 
 
+def _host(url: str) -> str:
+    """Return host and port of an address."""
+    return public_address(url).rpartition("://")[2].partition("/")[0]
+
+
 def _why(problem: BaseException) -> str:
     """Return the innermost reason of a network error, in one line."""
     reason = getattr(problem.args[0] if problem.args else None, "reason", None)
@@ -276,7 +282,7 @@ def _why(problem: BaseException) -> str:
 
 
 def _failed(path: str, refusals: dict[str, Refused]) -> UserError:
-    facts = {urlsplit(mirror).netloc or mirror: str(problem) for mirror, problem in refusals.items()}
+    facts = {_host(mirror): str(problem) for mirror, problem in refusals.items()}
     if all(problem.missing for problem in refusals.values()):
         return NotFoundError(
             f"cannot fetch {path}: no mirror has it", facts=facts, fix="look for its name at the addresses above"

@@ -21,6 +21,8 @@ from train_jobs.config.errors import rename_command
 WEB_PAGE = (b"<!doctype html", b"<html")  # a proxy's login page or an error page with status 200
 PARTIAL, FACTS = ".part", ".part.json"  # suffixes of the files next to the target
 OTHER_MIRROR = "--mirror URL of another place"
+# A password may contain a slash that should be encoded: what follows the colon is then no port.
+_SECRETS = re.compile(r"(?<=://)(?:[^/?#]*@|[^/@:?#]*:(?!\d*(?:[/?#]|$)).*@)|[?#].*")
 _RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
 
 
@@ -57,6 +59,12 @@ class Fetched:
     """Whether it was fetched now, rather than found."""
     checked: str
     """What was verified: `sha256`, `668 rows`."""
+
+
+def public_address(url: str) -> str:
+    """Return an address without user, password and query, for messages and files."""
+    separator = "" if "://" in url else "://"
+    return _SECRETS.sub("", separator + url).removeprefix(separator)
 
 
 def verify(path: Path, remote: Remote) -> str:
@@ -125,13 +133,14 @@ class Version(NamedTuple):
     """Headers that came with the first byte of a file: only the same version may be resumed."""
 
     url: str
+    """See `public_address`."""
     etag: str
     modified: str
 
     @classmethod
     def from_response(cls, url: str, response: Any) -> Self:
         """Return the version that a response carries."""
-        return cls(url, response.headers.get("ETag", ""), response.headers.get("Last-Modified", ""))
+        return cls(public_address(url), response.headers.get("ETag", ""), response.headers.get("Last-Modified", ""))
 
     @property
     def validator(self) -> str:
@@ -200,7 +209,7 @@ class Partial:
         # has changed (If-Range). Without one, only a checksum of the whole can prove that the parts fit; without that
         # too, start again.
         known = self._known()
-        if self.size and known is not None and known.url == url and known.validator:
+        if self.size and known is not None and known.url == public_address(url) and known.validator:
             return {"Range": f"bytes={self.size}-", "If-Range": known.validator}
         if self.size and checked:
             return {"Range": f"bytes={self.size}-"}
@@ -219,12 +228,14 @@ class Partial:
     def remember(self, version: Version) -> None:
         """Write down the version that is arriving."""
         write_text(self._facts, json.dumps(version._asdict()))
+        lock_mode(self._facts)  # as private as the beginning of the file next to it
 
     def place(self) -> None:
         """Rename the complete file to its place; readers see all of it or none.
 
         It gets the mode of a new file in this folder. As long as it was locked, others could not open it.
         """
+        self._facts.unlink(missing_ok=True)  # it is private
         self._facts.touch()
         mode = S_IMODE(self._facts.stat().st_mode)
         if S_IMODE(os.fstat(self.stream.fileno()).st_mode) != mode:  # equal on file systems without modes

@@ -14,8 +14,9 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.cli.ui import terminal as transfer
+from orchestrator.fetch.remote_file import public_address
 from tests.conftest import Console, wait_for
-from tests.unit.fetch.conftest import Site, stall, status
+from tests.unit.fetch.conftest import Site, cut, stall, status
 from tests.unit.fetch.test_fetch_data import publish_dump
 
 
@@ -40,6 +41,54 @@ def test_fetch_prints_paths_to_stdout_and_progress_to_stderr(site: Site, capsys:
     assert json.loads(out)["name"] == "wikipedia:de"
     assert files[1] == {"path": f"data/wikipedia/{dump}", "bytes": 80_000, "new": False, "checked": "sha1"}
     assert err == ""
+
+
+PASSWORD = "Zq4wkL0w"
+
+
+@pytest.mark.parametrize("user", [f"bob:{PASSWORD}@", f"{PASSWORD}@", f"bob:p/{PASSWORD}@"])
+def test_password_of_a_mirror_is_not_shown(site: Site, capsys: pytest.CaptureFixture[str], user: str) -> None:
+    address = site.url.replace("://", f"://{user}")
+    site.publish("RTE.zip", b"x", status(503, Retry_After="0"))
+    for mirror in (address, user + address.rpartition("@")[2]):
+        assert main(["data", "fetch", "glue:RTE", "--mirror", mirror, "-o", "json"]) != 0
+        out, err = capsys.readouterr()
+        assert "error" in json.loads(out)
+        assert PASSWORD not in out + err
+
+
+def test_password_of_a_mirror_is_not_stored(site: Site, console: Console) -> None:
+    """The facts of an unfinished file are private; the finished file has the mode of a new file."""
+    dump, _, _ = publish_dump(site)
+    place = console.cwd / "data" / "wikipedia"
+    site.scripts[f"dewiki/20260101/{dump}"] = [cut(50_000), status(404)]
+    words = ("data", "fetch", "wikipedia:de", "--mirror", site.url.replace("://", f"://bob:{PASSWORD}@"))
+    done = console(*words)
+    assert done.code == 5
+    assert PASSWORD not in done.out + done.err
+    facts = place / f".{dump}.part.json"
+    assert site.url in facts.read_text()
+    assert PASSWORD not in facts.read_text()
+    assert facts.stat().st_mode & 0o777 == 0o600
+    assert console(*words).code == 0
+    new = console.cwd / "new"
+    new.touch()
+    assert (place / dump).stat().st_mode == new.stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://bob:pw@host:80/a@b/c?sig=x#y", "http://host:80/a@b/c"),
+        ("http://bob:p/w@host/x", "http://host/x"),
+        ("bob:pw@host/x", "host/x"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+        ("http://[::1]:80/x", "http://[::1]:80/x"),
+        ("http://host", "http://host"),
+    ],
+)
+def test_address_is_shown_without_secrets(url: str, shown: str) -> None:
+    assert public_address(url) == shown
 
 
 def test_ctrl_c_keeps_partial_file_and_command_resumes(site: Site, console: Console) -> None:
