@@ -1,4 +1,4 @@
-"""Canaries of 21 kinds in the environment, files, URLs, specs and notebooks: runs leave none anywhere.
+"""Canaries of 23 kinds in the environment, files, URLs, specs and notebooks: runs leave none anywhere.
 
 Searched for as they are, in base64 and URL-encoded: in each file that changed anywhere, in the command lines of all
 processes, in what commands print, and in the requests to the double of Azure.
@@ -23,8 +23,11 @@ import pytest
 
 from orchestrator.testing import AzureDouble
 from tests.conftest import Console, Finished, processes_of, wait_for, write_corpus, write_spec
+from tests.unit.fetch import conftest as servers
+from tests.unit.fetch.conftest import Site, cut, status
 
 pytestmark = pytest.mark.long
+site = servers.site
 
 LETTERS = string.ascii_letters + string.digits
 SEARCHED = (Path("/dev/shm"), Path.home() / ".cache", Path.home() / ".orchestrator")
@@ -43,6 +46,7 @@ for value in values:
     sys.stdout.flush()
     time.sleep(0.05)
     print(value[9:], flush=True)
+print("hook", os.environ.get("ORCHESTRATOR_WEBHOOK"), flush=True)
 import train_jobs.pretrain as job
 from train_jobs.config import UserError
 from train_jobs.engine.runtime import boundary
@@ -85,6 +89,8 @@ def make_canaries() -> dict[str, str]:
         "remote_sas": draw(42) + "%3D",
         "spec": "Zq4" + draw(20),
         "vault": "V9!" + draw(20),
+        "webhook": "hk-" + draw(20),
+        "mirror": "Mr8" + draw(12),
     }
 
 
@@ -176,6 +182,7 @@ def plant(folder: Path, canaries: dict[str, str]) -> dict[str, bytes]:
         "netrc.txt": f"machine db.internal login me password {canaries['netrc']}\n",
         "kaggle_copy.json": json.dumps({"username": "me", "key": canaries["kaggle"]}),
         "urls.txt": f"https://a.blob.core.windows.net/c?sv=1&sig={canaries['sas']}\n",
+        "cfg.txt": f"server {canaries['DB_PASSWORD']}\n",
         "bot.yaml": f"slack: {canaries['slack']}\n",
         "try.ipynb": json.dumps({"cells": [{"source": [f'api_key = "{canaries["notebook"]}"\n']}]}),
     }
@@ -231,9 +238,14 @@ def test_no_canary_leaves_its_place(console: Console, canaries: dict[str, str], 
     ):
         assert hunt.look_at(console("plan", "pretrain", *words)).code == 2
 
+    # the shell expanded the variable
+    note = hunt.look_at(console(*submit, "--tag", f"note=at {canaries['DB_PASSWORD']}", **known))
+    assert "tags.note: contains the value of the declared secret DB_PASSWORD" in note.err
     (code / ".amlignore").write_text("".join(f"/{name}\n" for name in planted_code))
     with hunt.watching_processes():
-        ended = hunt.look_at(console(*submit, **known))
+        hook = {"ORCHESTRATOR_WEBHOOK": f"http://127.0.0.1:9/{canaries['webhook']}"}
+        notify = ("--set", "notify.on=[failed]", "--set", "notify.allow_private=true")
+        ended = hunt.look_at(console(*submit, *notify, **known, **hook))
         assert "REDACTED" in ended.err, "the job's own error has its secrets"
         (folder,) = (console.home / "runs").iterdir()
         for words in (("status", "-o", "json"), ("logs",), ("report",)):
@@ -241,11 +253,23 @@ def test_no_canary_leaves_its_place(console: Console, canaries: dict[str, str], 
         wait_for(lambda: not processes_of(folder), what="end of all processes")
         copy_to_mlflow(hunt, console, **known)
     log = (folder / "logs" / "rank-0.log").read_text()
+    assert "hook None" in log
     assert log.count("half REDACTED") == len(FROM_SHELL) + len(FROM_FILE)
     assert len(list((folder / "outputs" / "checkpoints").glob("*/COMMIT.json"))) > 0, "the job trained"
     hunt.require_clean(console)
     assert hunt.files > 50
     assert hunt.command_lines > 100
+
+
+def test_password_of_a_mirror_stays_in_the_command(console: Console, canaries: dict[str, str], site: Site) -> None:
+    redirect(console)
+    hunt = Hunt(canaries, set())
+    site.publish("glue/data/RTE.zip", bytes(697_150), cut(4000), status(503, Retry_After="0"), status(404))
+    address = site.url.replace("://", f"://bob:{canaries['mirror']}@")
+    done = hunt.look_at(console("data", "fetch", "glue:RTE", "--mirror", address))
+    assert done.code == 5
+    assert len(list(console.cwd.rglob(".RTE.zip.part.json"))) == 1
+    hunt.require_clean(console)
 
 
 def _flags() -> list[str]:
