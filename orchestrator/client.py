@@ -323,7 +323,7 @@ class Orchestrator:
             keep_last: keep the N newest finished runs.
             older_than: only runs that finished more than this many seconds ago.
             states: only runs that finished in these states; empty: in any state.
-            stores: also token stores that no remaining run uses.
+            stores: also token stores that no remaining run uses, and compiled code.
         """
         from orchestrator.backends.retention import plan_pruning
 

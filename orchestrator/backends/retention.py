@@ -23,7 +23,7 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.hidden_folders import delete_folder, remove_tree
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
-from orchestrator.support.home import TOKEN_STORES
+from orchestrator.support.home import COMPILE_CACHE, TOKEN_STORES
 from train_jobs.artifacts.files import is_held, parse_checked
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
@@ -71,7 +71,7 @@ class Pruning(Deletion):
     kept: dict[str, str] = Field(default={})
     """Run that the rules allow to delete -> why it is kept."""
     leftovers: list[Item]
-    """What interrupted submissions and deletions left behind."""
+    """What interrupted submissions and deletions left behind, and compiled code."""
     token_stores: list[Item]
     """Prepared data of texts that no remaining run uses."""
     unused_store_bytes: int
@@ -142,7 +142,7 @@ def plan_pruning(
         keep_last: see `expired`.
         older_than: see `expired`.
         states: see `expired`.
-        stores: also delete token stores that no remaining run uses.
+        stores: also delete token stores that no remaining run uses, and compiled code.
     """
     plans = read_plans(home)
     old = expired(runs, keep_last=keep_last, older_than=older_than, states=states, now=time.time())
@@ -178,6 +178,7 @@ def plan_pruning(
             ),
             # of a prune that was killed: see `delete_store`
             *(folder_item(home, path) for path in sorted((home / TOKEN_STORES).glob(".*.building"))),
+            *(folder_item(home, path) for path in _compiled_code(home, runs) if stores),
         ],
         token_stores=unused if stores else [],
         unused_store_bytes=sum(item.bytes or 0 for item in unused),
@@ -222,6 +223,8 @@ def prune(
             if item.handle in known:
                 users.add(known[item.handle])
     for item in pruning.leftovers:
+        if item.name == str(COMPILE_CACHE) and not _compiled_code(home, runs):
+            continue
         delete_store(home / item.name) if item.name.endswith(BUILDING) else delete_tree(home / item.name)
         deleted.append(item)
     unused = unused_stores(home, read_plans(home), ())  # a run may have been submitted since the pruning was planned
@@ -231,6 +234,12 @@ def prune(
             delete_store(store)
             deleted.append(item)
     return Pruned(deleted=deleted, kept=kept, freed_bytes=sum(item.bytes or 0 for item in deleted))
+
+
+def _compiled_code(home: Path, runs: Iterable[RunStatus]) -> list[Path]:
+    """Return the folder of compiled code, if it exists and no run is active, which may be compiling."""
+    folder = home / COMPILE_CACHE
+    return [folder] if folder.is_dir() and all(status.state.terminal for status in runs) else []
 
 
 class _PlanFacts(NamedTuple):

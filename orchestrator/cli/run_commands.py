@@ -355,7 +355,10 @@ MANAGE = (
                 "--older-than", type=seconds, metavar="T", help="only runs that finished before this age: 12h, 30d"
             ),
             states("--state", choices=ENDED),
-            switch("--stores", help_text="also delete token stores that no remaining run uses; alone: only these"),
+            switch(
+                "--stores",
+                help_text="also delete token stores that no remaining run uses, and compiled code; alone: only these",
+            ),
             argument(
                 "--purge",
                 nargs="+",

@@ -152,7 +152,8 @@ def open_entries(home: Path) -> int:
     if not home.is_dir():
         return 0
     banned = 0o007 if shared_group(home) else 0o077
-    return sum(1 for mode in _modes(home.resolve()) if mode & banned)
+    # Linkers make libraries executable for all: of a file that others cannot read, that grants nothing.
+    return sum(1 for mode in _modes(home.resolve()) if mode & banned & (0o777 if stat.S_ISDIR(mode) else 0o666))
 
 
 def child_umask(folder: Path) -> int:

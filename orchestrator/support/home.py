@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from train_jobs.config.errors import closest
 
 FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
+COMPILE_CACHE = Path("cache", "torch")  # code that torch.compile makes
+COMPILE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 HOME_VARIABLE = "ORCHESTRATOR_HOME"
 DEFAULT_HOME = "~/.orchestrator"
@@ -36,6 +39,22 @@ def home_folder(environ: Mapping[str, str]) -> Path:
     """Return the absolute home folder: `ORCHESTRATOR_HOME` unless empty, else ~/.orchestrator. It may not exist."""
     # absolute: supervisors have another working folder. Not resolved: symlinks to a larger disk keep their names.
     return Path(environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute()
+
+
+def compile_variables(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variable by which torch.compile and Triton keep their code in the home.
+
+    Their default is /tmp/torchinductor_USER. Torch loads libraries and pickles from it, even if another
+    user made it.
+
+    Args:
+        home: the home folder.
+        environ: environment of the caller, whose own choice stays.
+    """
+    chosen = environ.get(COMPILE_VARIABLE) or ""
+    # In a process that imports it, torch sets the variable to that default.
+    default = str(Path(tempfile.gettempdir(), "torchinductor_"))
+    return {COMPILE_VARIABLE: chosen if chosen and not chosen.startswith(default) else str(home / COMPILE_CACHE)}
 
 
 def similar_run(name: str, names: Iterable[str]) -> str:

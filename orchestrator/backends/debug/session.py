@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, FolderRequest
 from orchestrator.backends.folder.supervision import Ending, Supervision, ending_of
 from orchestrator.runs.status import RunState
+from orchestrator.support.home import compile_variables
 from train_jobs.artifacts.redaction import StreamRedactor, secret_values
 from train_jobs.config.privacy import traceback_text
 
@@ -104,6 +105,7 @@ class DebugSession(Supervision):
                 **({"ORCHESTRATOR_CODE": self.request.code} if self.request.code else {}),
                 "ORCHESTRATOR_DEBUG": "1",  # the watchdog must not end a job that waits at a breakpoint
                 "OMP_NUM_THREADS": str(self.request.threads),
+                **compile_variables(self.run.path.parent.parent, os.environ),
                 **self.variables(),
                 **self.request.variables,
             }

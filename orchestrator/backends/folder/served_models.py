@@ -16,6 +16,7 @@ from orchestrator.runs.status import RunStatus
 from orchestrator.runs.supervised_folder import last_line
 from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError
+from orchestrator.support.home import compile_variables
 from orchestrator.support.moved_home import FolderIdentity
 from train_jobs.artifacts.files import hold, write_text
 from train_jobs.artifacts.host import boot_id, process_started
@@ -99,6 +100,7 @@ def _start_server(words: list[str], endpoint: str, log: Path) -> tuple[int, int]
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
+            env={**os.environ, **compile_variables(log.parent.parent, os.environ)},
             start_new_session=True,
         )
     assert process.stdout is not None

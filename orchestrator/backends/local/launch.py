@@ -16,6 +16,7 @@ from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE,
 from orchestrator.backends.local import rank_process
 from orchestrator.backends.local.rank_process import RESERVE_VARIABLE, FilteredOutput, die_with_parent, open_log
 from orchestrator.support.errors import ConflictError
+from orchestrator.support.home import compile_variables
 
 LOOPBACK = "127.0.0.1"
 
@@ -164,4 +165,4 @@ def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, 
         # GNU OpenMP lets waiting threads spin by default: with more runnable threads than cores, spinning ones hold
         # the cores that the working ones need
         ours["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
-    return {**ours, **request.variables}
+    return {**ours, **compile_variables(run.path.parent.parent, os.environ), **request.variables}

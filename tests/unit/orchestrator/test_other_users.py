@@ -292,6 +292,8 @@ def test_doctor_reports_files_that_others_may_read(tmp_path: Path) -> None:
     open_home(tmp_path / "home")
     (tmp_path / "home" / "restored").touch()
     (tmp_path / "home" / "restored").chmod(0o644)
+    (tmp_path / "home" / "library.so").touch()
+    (tmp_path / "home" / "library.so").chmod(0o711)  # as a linker leaves it; others cannot read it
     finding = machine.access(tmp_path / "home")
     assert (finding.level, finding.fix) == ("warn", f"chmod -R go-rwx {tmp_path / 'home'}")
     assert finding.text.endswith("but 1 file in it allow more")
