@@ -1,4 +1,4 @@
-"""Where the compiled code of jobs on this machine is kept: never where another user can place it first."""
+"""Code that torch compiles for local jobs: in the private home folder, and deleted by `prune --stores`."""
 
 from __future__ import annotations
 
