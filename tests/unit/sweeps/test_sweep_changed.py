@@ -43,7 +43,7 @@ def test_changed_packages_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.FAILED
     assert "the environment changed since" in str(folder.state().reason)
-    assert "torch 0.1" in (folder.path / "driver.log").read_text()
+    wait_for(lambda: "torch 0.1" in (folder.path / "driver.log").read_text())  # written after the state
 
 
 def test_runs_of_a_deleted_sweep_become_its_trials_again(sweeps: Sweeps) -> None:
