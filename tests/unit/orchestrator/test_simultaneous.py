@@ -29,22 +29,15 @@ def failed_run(home: Path) -> RunFolder:
     return run
 
 
-def test_second_resume_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verb", ["resume", "delete"])
+def test_run_that_was_just_resumed_refuses(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, backend = failed_run(tmp_path), LocalBackend(tmp_path)
-    second = overtake(monkeypatch, folder_backend.FolderBackend, "_requeue", lambda: backend.resume("one"))
+    second = overtake(monkeypatch, folder_backend.FolderBackend, "_requeue", lambda: getattr(backend, verb)("one"))
     backend.resume("one")
-    with pytest.raises(ConflictError, match="cannot resume run one: it is queued"):
+    with pytest.raises(ConflictError, match=f"cannot {verb} run one: it is queued"):
         second()
-    assert run.stored_state().attempt == 2
-
-
-def test_run_that_was_just_resumed_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, backend = failed_run(tmp_path), LocalBackend(tmp_path)
-    second = overtake(monkeypatch, folder_backend.FolderBackend, "_requeue", lambda: backend.delete("one"))
-    backend.resume("one")
-    with pytest.raises(ConflictError, match="cannot delete run one: it is queued"):
-        second()
-    assert run.stored_state().state == RunState.QUEUED
+    state = run.stored_state()
+    assert (state.state, state.attempt) == (RunState.QUEUED, 2)
 
 
 def test_run_is_not_resumed_while_it_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
