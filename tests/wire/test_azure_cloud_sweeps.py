@@ -42,7 +42,7 @@ def write(folder: Path, limits: dict[str, int], sampling: str, **trial: Any) -> 
 @pytest.fixture
 def submit(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Any:
     """Return a function that submits a sweep of three trials, two at a time, supervised by Azure."""
-    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.02")
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.0001")  # pauses before restarts are multiples of it
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
@@ -185,12 +185,13 @@ def test_cancel_works_when_trials_cannot_be_planned(submit: Any, azure: AzureDou
 
 @pytest.mark.long
 def test_resume_keeps_what_a_step_wrote_meanwhile(
-    submit: Any, azure: AzureDouble, step: Any, monkeypatch: pytest.MonkeyPatch
+    submit: Any, azure: AzureDouble, step: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The sweep is resumed on another machine, and then on this one."""
     sweep = submit()
     sweep.cancel()
     assert step(sweep) == RunState.CANCELLED
-    other = Sweep(sweep.folder, sweep.folder.path.parents[1])
+    other = Sweep(SweepFolder(tmp_path / "step-0" / SWEEPS / sweep.name), tmp_path / "step-0")
 
     def while_resuming(record: Any) -> None:
         monkeypatch.setattr(cloud, "check_secrets", check_secrets)

@@ -41,7 +41,7 @@ def orchestrator_of(folder: Path) -> Orchestrator:
 @pytest.fixture
 def submit(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Submit:
     """Return a function that submits the micro job on one spot machine, supervised by Azure."""
-    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.02")
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.0001")  # pauses before restarts are multiples of it
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     write_corpus(tmp_path / "corpus.txt")
