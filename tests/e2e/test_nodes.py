@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tests.faults.campaign.scene import signal_all
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("untracked")]
 TWO_NODES = ("--set", "compute.nodes=2", "--set", "compute.processes_per_node=1")
+LISTENS = "0A"  # state of a socket in /proc/net/tcp
 
 
 def environ(pid: int) -> dict[str, str]:
@@ -46,6 +48,25 @@ def test_two_nodes_train_like_two_processes(console: Console, corpus: Path) -> N
     }
     one, other = (load_file(Path(done.json["model"]) / "model.safetensors") for done in (expected, found))
     assert [key for key in one if not torch.equal(one[key], other[key])] == []
+
+
+def listening_addresses(pids: Iterable[int]) -> set[str]:
+    """Return the addresses, in the kernel's hexadecimal form, on which processes listen."""
+    sockets = {str(link.readlink()) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == LISTENS and f"socket:[{row[9]}]" in sockets}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [TWO_NODES, ("--processes", "2")])
+def test_run_listens_on_the_loopback_alone(console: Console, corpus: Path, shape: tuple[str, ...]) -> None:
+    """Torch's store has no password: on another interface, any machine of the network could write to it."""
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 400, "log_every": 2})
+    name = console("submit", "pretrain", "-f", "job.yaml", *shape, "-d", "-o", "json").json["name"]
+    folder = console.folder(name)
+    wait_for(lambda: last_step(folder) >= 2, what="step 2")
+    assert listening_addresses(processes_of(folder)) == {"0100007F"}  # 127.0.0.1
+    assert console("cancel", name).code == 0
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_killed_launcher_ends_ranks_torn_checkpoint_skipped(console: Console, co
     checkpoints = folder / "outputs" / "checkpoints"
     wait_for(lambda: len(list(checkpoints.glob("*/COMMIT.json"))) == 2, what="two checkpoints")
     for pid, command in processes_of(folder).items():
-        if "torch.distributed.run" in command:
+        if "loopback_agent.py" in command:
             os.kill(pid, signal.SIGKILL)
     failed = console("wait", name, "-o", "json")
     assert failed.json["state"] == "failed"

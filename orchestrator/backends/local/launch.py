@@ -19,6 +19,8 @@ from orchestrator.support.errors import ConflictError
 from orchestrator.support.home import compile_variables
 
 LOOPBACK = "127.0.0.1"
+# by path, not by module: the code of a run comes first on its PYTHONPATH, and may be older
+FIRST_AGENT = Path(rank_process.__file__).parents[3] / "train_jobs" / "tools" / "loopback_agent.py"
 
 
 class LocalRequest(FolderRequest):
@@ -31,15 +33,15 @@ class LocalRequest(FolderRequest):
 
 
 @contextmanager
-def held_port(port: int) -> Iterator[int]:
+def held_port(port: int) -> Iterator[socket.socket]:
     """Hold the rendezvous port until the block ends; 0 chooses a free one.
 
-    A socket that is bound but does not listen keeps the kernel from giving its port to other processes. Torchrun can
-    listen on it, because both sockets set SO_REUSEADDR (socket(7)). Torchrun binds it only seconds after its start, and
-    cannot choose it itself: all agents of a run need the same one on their command lines.
+    A socket that is bound but does not listen keeps the kernel from giving its port to other processes. The agent of
+    the first node inherits it, and listens on it seconds later. It cannot choose the port itself: all agents of a run
+    need the same one on their command lines.
 
     Yields:
-        The port.
+        The bound socket.
 
     Raises:
         ConflictError: another process listens on it.
@@ -55,8 +57,7 @@ def held_port(port: int) -> Iterator[int]:
                 facts={"where": f"compute.master_port on {LOOPBACK}", "reason": problem.strerror},
                 fix="--set compute.master_port=0 (any free port)",
             ) from None
-        held: int = holder.getsockname()[1]
-        yield held
+        yield holder
 
 
 def check_port(port: int) -> None:
@@ -79,7 +80,7 @@ class Agent:
 
 
 def start_agents(
-    run: RunFolder, request: LocalRequest, *, attempt: int, port: int, variables: Mapping[str, str]
+    run: RunFolder, request: LocalRequest, *, attempt: int, holder: socket.socket, variables: Mapping[str, str]
 ) -> list[Agent]:
     """Start torchrun's agent of each node. Every node is this machine, and finds the first over the loopback.
 
@@ -87,28 +88,35 @@ def start_agents(
         run: folder of the run.
         request: number of nodes and ranks, their command and their environment.
         attempt: number of the attempt.
-        port: of the rendezvous.
+        holder: socket of the rendezvous, see `held_port`; the caller may close it afterwards.
         variables: environment variables by which the ranks find the MLflow run and the clock of the run.
     """
     exits = run.exits(attempt)
     exits.mkdir(parents=True, exist_ok=True)
     common = {**request.notify.without_address(os.environ), **_variables(run, request, exits), **variables}
     group = make_cgroup(run.path)
-    agents = [_start_agent(run, request, node, str(port), common, group) for node in range(request.nodes)]
+    agents = [_start_agent(run, request, node, holder, common, group) for node in range(request.nodes)]
     for agent in agents:  # threads: no fork may follow them
         agent.output.start()
     return agents
 
 
 def _start_agent(
-    run: RunFolder, request: LocalRequest, node: int, port: str, common: Mapping[str, str], group: Path | None
+    run: RunFolder,
+    request: LocalRequest,
+    node: int,
+    holder: socket.socket,
+    common: Mapping[str, str],
+    group: Path | None,
 ) -> Agent:
     def prepare() -> None:
         die_with_parent()
         enter_cgroup(group)
 
+    port, served = str(holder.getsockname()[1]), [holder.fileno()] if node == 0 else []
+    torchrun = ["-P", str(FIRST_AGENT), *map(str, served)] if served else ["-m", "torch.distributed.run"]
     command = [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, *torchrun),
         *("--nnodes", str(request.nodes), "--node-rank", str(node)),
         *("--nproc-per-node", str(request.processes_per_node)),
         *("--master-addr", LOOPBACK, "--master-port", port),
@@ -127,7 +135,7 @@ def _start_agent(
         # a session of its own: Ctrl-C in the user's terminal and the supervisor's process group do not reach it
         start_new_session=True,
         preexec_fn=prepare,
-        pass_fds=[output.reading],
+        pass_fds=[output.reading, *served],
     )
     return Agent(process, output)
 

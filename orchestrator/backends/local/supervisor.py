@@ -60,13 +60,13 @@ class Supervisor(Supervision):
         self.run.clear_temporaries()
         agents = list[Agent]()
         try:
-            with held_port(self.request.master_port) as port:
+            with held_port(self.request.master_port) as holder:
                 self.tracked.begin()
                 agents = start_agents(
-                    self.run, self.request, attempt=self.state.attempt, port=port, variables=self.variables()
+                    self.run, self.request, attempt=self.state.attempt, holder=holder, variables=self.variables()
                 )
-                self.update(state=RunState.RUNNING)
-                self._watch(agents)
+            self.update(state=RunState.RUNNING)
+            self._watch(agents)
         finally:
             # ranks of a killed agent and workers of data loaders may still run, and two attempts must never write the
             # same checkpoint folder

@@ -33,6 +33,7 @@ ROLES = {  # first three arguments of the interpreter, a pattern that a shell un
     "-P -m orchestrator.sweeps.driver.parent": "mirror",
     "-P -m orchestrator.sweeps.driver.driver": "driver",
     "-m torch.distributed.run*": "agent",
+    "-P *loopback_agent.py*": "agent",
     "-m train_jobs.corpus.executors.worker*": "worker",
     "-m train_jobs.corpus.executors.dask_process*": "worker",
     "-m train_jobs.engine.loop.batch_process*": "batches",

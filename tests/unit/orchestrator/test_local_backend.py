@@ -379,7 +379,8 @@ def test_failed_attempt_releases_everything(tmp_path: Path) -> None:
 def test_no_other_process_gets_the_port_of_an_attempt() -> None:
     """Torchrun listens only seconds after the port was chosen; a connection that got it failed the attempt."""
     server = socket.create_server((LOOPBACK, 0))
-    with held_port(0) as port, closing(server):
+    with held_port(0) as holder, closing(server):
+        port = holder.getsockname()[1]
         with closing(socket.socket()) as client:
             with suppress(OSError):  # older than Linux 6.3
                 client.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("=HH", port, port))
@@ -390,7 +391,9 @@ def test_no_other_process_gets_the_port_of_an_attempt() -> None:
             with closing(socket.socket()) as other:
                 other.bind((LOOPBACK, 0))
                 assert other.getsockname()[1] != port
-        store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False)
+        store = TCPStore(
+            LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=os.dup(holder.fileno())
+        )
         store.set("key", "value")
         assert TCPStore(LOOPBACK, port, is_master=False).get("key") == b"value"
 
