@@ -373,12 +373,14 @@ def finished_result(
 ) -> dict[str, Any] | None:
     """Return the result of a finished run; None if it is not finished, or its result or weights are damaged.
 
+    A run of several seeds that was finished with other ones is not finished: its own finished seeds are found again.
+
     Args:
         output: folder of the run.
         config: current configuration.
         world: the processes; the main one decides.
         identity: current rows and classes; see `TokenizedTask.identity`.
-        start: additional values that the run must have started with, such as its seed.
+        start: additional values that a single seed must have started with. Empty: a run of all seeds of `config`.
 
     Raises:
         ConflictError: the run had another configuration, or `resume: never` forbids a finished run.
@@ -392,6 +394,10 @@ def finished_result(
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     wanted = settings(config, identity)
     changed = differences(found.get("config", {}), {**wanted, "start": {**wanted["start"], **start}})
+    seeds = [one.get("seed") for one in found.get("seeds", [found])]
+    other_seeds = not start and seeds != config.seeds
+    if other_seeds and len(seeds) == len(config.seeds) == 1:  # both in the same folder
+        changed.append(f"seeds: {seeds[0]} -> {config.seeds[0]}")
     if config.resume == "never" or changed:
         raise ConflictError(
             "cannot start: the output folder contains a finished run"
@@ -399,10 +405,11 @@ def finished_result(
             facts={"where": output, **({"changed": "; ".join(changed)} if changed else {})},
             fix="choose another --output, or use the configuration of that run with resume=auto",
         )
-    if world.from_main(int(world.is_main and has_intact_weights(output / "model"))):
+    if world.from_main(int(world.is_main and not other_seeds and has_intact_weights(output / "model"))):
         return found
     if world.is_main:
-        warn_of_repetition(f"the weights in {output / 'model'} do not match their lineage")
+        if not other_seeds:
+            warn_of_repetition(f"the weights in {output / 'model'} do not match their lineage")
         # The new export replaces the model first: a kill after it must not leave the new weights with old figures.
         with storage.storage_errors(output, RESULT):
             path.unlink()

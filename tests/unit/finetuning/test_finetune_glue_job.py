@@ -131,6 +131,37 @@ def test_damaged_finished_task_is_run_again(
         assert (tmp_path / "out" / model).read_bytes() == (done / model).read_bytes()
 
 
+def test_other_seeds_train_those_that_are_missing(
+    bert: Path, glue: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(done, tmp_path / "out")
+    trained, whole = [], replicates.run_seed
+
+    def record_call(job: Any, seed: int, *rest: Any, **more: Any) -> dict[str, Any]:
+        trained.append((job.config.task, seed))
+        return whole(job, seed, *rest, **more)
+
+    monkeypatch.setattr(replicates, "run_seed", record_call)
+    changed = job(bert, glue)
+    changed["per_task"] |= {"mrpc": {"seeds": [4, 5]}, "CoLA": {"seeds": [42, 43]}}
+    assert run(tmp_path, changed) == 0
+    assert sorted(trained) == [("CoLA", 42), ("CoLA", 43), ("MRPC", 5)]
+    tasks = result_of(tmp_path)["tasks"]
+    assert [[run["seed"] for run in tasks[name]["seeds"]] for name in ("CoLA", "MRPC")] == [[42, 43], [4, 5]]
+    assert tasks["MRPC"]["seeds"][0] == result_of(done.parent)["tasks"]["MRPC"]["seeds"][1]
+
+
+def test_other_seed_of_a_finished_task_is_refused(
+    bert: Path, glue: Path, done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (done / "CoLA" / "result.json").read_text()
+    changed = job(bert, glue)
+    changed["per_task"]["CoLA"] = {"seeds": [7]}
+    assert run(done.parent, changed) == 1
+    assert re.search(r"changed +seeds: 42 -> 7$", capsys.readouterr().err, re.MULTILINE)
+    assert (done / "CoLA" / "result.json").read_text() == before
+
+
 def test_task_may_have_other_epochs_and_seeds(done: Path) -> None:
     tasks = result_of(done.parent)["tasks"]
     assert (tasks["RTE"]["steps"], tasks["QNLI"]["steps"]) == (4, 2)
