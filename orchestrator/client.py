@@ -527,8 +527,10 @@ def find_name(run: str, known: Iterable[str]) -> str:
         known: names of all runs.
 
     Raises:
-        NotFoundError: no run, or more than one, matches.
+        NotFoundError: it is empty, or no run, or more than one, matches.
     """
+    if not run:  # an unset variable of a script, and a prefix of every name
+        raise NotFoundError("the name of the run is empty", fix="orchestrator list")
     names = list(known)
     fitting = [name for name in names if name.startswith(run)]
     if len(fitting) == 1:

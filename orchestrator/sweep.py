@@ -527,8 +527,10 @@ class Sweeps:
             name: its name, a unique prefix of it, @last, or azure://WORKSPACE/NAME, from any machine.
 
         Raises:
-            NotFoundError: no sweep, or more than one, matches.
+            NotFoundError: it is empty, or no sweep, or more than one, matches.
         """
+        if not name:
+            raise NotFoundError("the name of the sweep is empty", fix="orchestrator sweep list")
         if "://" in name:
             if (sweep := self.find(name)) is None:
                 raise NotFoundError(f"unknown sweep {name!r}", fix="orchestrator sweep list")

@@ -26,6 +26,7 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import LOOPBACK, LocalRequest, check_port, held_port
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.backends.run_progress import last_report
+from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
 from orchestrator.runs.status import Handle, RunState
@@ -127,6 +128,18 @@ def test_runs_are_found_by_name_prefix_handle_and_last(tmp_path: Path) -> None:
         orchestrator.attach("bela-1")
     with pytest.raises(UsageError, match="unknown backend 'locl'"):
         orchestrator.attach("locl://beta-1")
+
+
+@pytest.mark.parametrize("words", [("cancel",), ("status",), ("prune", "--yes", "--purge"), ("sweep", "show")])
+def test_empty_name_names_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """An unset variable of a script must not stand for the only run of a home."""
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    only = make_run(tmp_path, "alpha-1", age=10)
+    assert main([*words, ""]) == 5
+    assert "the name of the " in capsys.readouterr().err
+    assert (only.path / "state.json").is_file()
 
 
 @pytest.mark.parametrize("text", ["../outside", "runs/../../outside", ".hidden", "x" * 300, "alpha-1/", "\0"])
