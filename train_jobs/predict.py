@@ -104,13 +104,14 @@ def predict(config: PredictConfig, *, output: Path, device: str = "auto") -> dic
         UserError: input or environment that the user can fix.
         Preempted: SIGTERM stopped the job; complete windows are kept.
     """
+    path = output / config.output
+    config.require_other_file(path, fix=f"--set output=OTHER{path.suffix}")
     stop = StopRequest()
     stop.listen()
     storage.require_writable(output)
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
     task = load_predictor(config, world.device, world.activity.beat)
     rows = read_rows(task)
-    path = output / config.output
     job = PredictJob(config, task, rows, PredictionParts(path, form(task)), identity(config, world.device), world, stop)
     world.log(describe(job))
     known = finished(job, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -278,6 +279,21 @@ class PredictConfig(CheckedConfig):
         """Return all columns to read from a table, see `text_columns`."""
         label = [self.data.label] if self.evaluate and kind == CLASSIFICATION else []
         return list(dict.fromkeys([*self.text_columns(kind), *self.data.keep, *label]))
+
+    def require_other_file(self, output: Path, *, fix: str) -> None:
+        """Require that the file of predictions is no input, by its path or by a link.
+
+        Args:
+            output: the file that the predictions replace.
+            fix: fix of the error.
+
+        Raises:
+            SpecError: it is an input, which would be lost.
+        """
+        for path in self.input:
+            with suppress(OSError):  # one of them does not exist
+                if output.samefile(path):
+                    raise SpecError(f"cannot write the predictions to {output}: it is the input {path}", fix=fix)
 
     def require_readable(self, kind: str) -> str:
         """Return the format of the input.

@@ -166,7 +166,8 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
 
     Raises:
         DataError: a file is missing.
-        SpecError: there is no model in the folder, or no folder to put the predictions into.
+        SpecError: there is no model in the folder, no folder to put the predictions into, or they would overwrite an
+            input.
         ConflictError: the lineage of the model does not verify.
     """
     spec = resolved.spec
@@ -183,8 +184,10 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
             raise unreadable(path, problem) from None
         if not path.is_file():
             raise DataError(f"no such file: {path}", facts={"where": "input"}, fix="--input FILE")
-    if spec.delivery is not None and not spec.delivery.parent.is_dir():
-        raise SpecError(f"no such folder: {spec.delivery.parent}", facts={"where": f"output: {spec.delivery}"})
+    if spec.delivery is not None:
+        if not spec.delivery.parent.is_dir():
+            raise SpecError(f"no such folder: {spec.delivery.parent}", facts={"where": f"output: {spec.delivery}"})
+        job.require_other_file(spec.delivery, fix=f"--output OTHER{spec.delivery.suffix}")
     require_trusted(job.model, job.trust)
     model, vocab_size = _shape(job.model)
     parent = _model_link(job.model, cache)

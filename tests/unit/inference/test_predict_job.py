@@ -10,6 +10,7 @@ import subprocess
 import sys
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -318,6 +319,28 @@ def test_predict_command_prints_summary(saved, jsonl, texts, tmp_path, capsys):
     assert predict.main([*arguments, "--set", "batchng.window=10"]) == 2
     assert 'did you mean "batching"' in capsys.readouterr().err
     assert json.loads((out / "error-0.json").read_text())["error"]["kind"] == "spec"
+
+
+@pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
+def test_output_that_is_an_input_is_refused(saved, jsonl, texts, tmp_path, capsys, link):
+    source, output = jsonl(rows_of(texts)), tmp_path / "output.jsonl"
+    before = source.read_text()
+    if link is None:
+        output = source
+    else:
+        link(output, source)
+    words = ["--model", str(classifier(saved)), "--input", str(source), "--set", f"output={output}"]
+    assert predict.main([*words, "--output", str(tmp_path / "out"), "--device", "cpu"]) == 2
+    assert f"it is the input {source}" in capsys.readouterr().err
+    assert source.read_text() == before
+
+
+def test_predictions_of_earlier_run_in_place_are_refused(saved, jsonl, texts, tmp_path, capsys):
+    """Also a relative output in the folder of the run."""
+    source = jsonl(rows_of(texts), "predictions.jsonl")
+    words = ["--model", str(classifier(saved)), "--input", str(source), "--output", str(tmp_path)]
+    assert predict.main([*words, "--device", "cpu"]) == 2
+    assert "--set output=OTHER.jsonl" in capsys.readouterr().err
 
 
 def test_summary_names_attention_kernel_of_all_processes(saved, run, jsonl, texts, monkeypatch, capsys):

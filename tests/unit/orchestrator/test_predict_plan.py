@@ -116,6 +116,25 @@ def test_invalid_specs_are_refused(folder: Path) -> None:
         plan(**{key.replace(".", "__"): value for key, value in AZURE.items()}, azure__data="azureml:a:1")
 
 
+@pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
+def test_output_that_is_an_input_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, link: Any
+) -> None:
+    """The predictions replace the file at their path, so no name of an input may be the output."""
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(folder / "home"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    output, source = folder / "out.tsv", folder / "more" / "new.tsv"
+    if link is None:
+        output = folder / "more" / ".." / "more" / "new.tsv"
+    else:
+        link(output, source)
+    words = ["predict", "--model", "bert", "--input", "new.tsv", "--input", str(source), "--output", str(output)]
+    for command in (["plan"], ["submit", "--dry-run"], ["submit"]):
+        assert main([command[0], *words, *command[1:]]) == 2
+        assert f"it is the input {source}" in capsys.readouterr().err
+    assert source.read_text() == "text\nw4\n"
+
+
 def test_hash_covers_model_rows_and_format_but_not_paths(folder: Path) -> None:
     before = plan().run_hash
     assert plan(output="elsewhere.jsonl").run_hash == before
