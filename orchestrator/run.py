@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -18,6 +19,7 @@ from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery, choose_
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, JobFailed, NotFoundError, StorageError, TimeoutExceeded
 from train_jobs.artifacts.drafts import scratch_folder
+from train_jobs.artifacts.files import content_record, has_content, read_object, write_text
 
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.tracked_run import Synced
 
 PREDICTIONS = "predictions"  # the output of a run that predicts
+DELIVERIES = "deliveries.json"  # in the record of a run: path -> size and hash of the predictions written to it
 
 WATCH_SECONDS = 2.0
 FIRST_POLL = 0.1  # seconds: `wait` on a finished or short run returns quickly; the pause grows to the backend's own
@@ -320,18 +323,20 @@ class Run:
         """Write the predictions of a completed run to a file; return its path.
 
         Args:
-            to: the file; None: `delivery`. An existing file is overwritten.
+            to: the file, which is overwritten. None: `delivery`; it is overwritten only by the first delivery, and
+                written again if it is missing.
 
         Returns:
             The file; None without `to` if the submission named no file.
 
         Raises:
             NotFoundError: the run has no predictions.
+            ConflictError: without `to`, the file has changed since an earlier delivery.
             StorageError: the file cannot be written, for example because its folder is on another machine.
         """
         destination = self.delivery if to is None else Path(to)
         if destination is not None:
-            deliver(self._backend, self.name, destination)
+            deliver(self._backend, self.name, destination, replace=to is not None)
         return destination
 
     def cost(self) -> RunCost:
@@ -482,17 +487,39 @@ class Run:
         require(self._backend, Resumes).resume(self.name, processes=processes)
 
 
-def deliver(backend: Backend, name: str, to: Path) -> None:
-    """Write the predictions of a run to a file, complete or not at all; an existing file is overwritten.
+def deliver(backend: Backend, name: str, to: Path, *, replace: bool) -> None:
+    """Write the predictions of a run to a file, complete or not at all.
+
+    The first delivery overwrites an existing file. Later ones leave the file as it is if it exists and `replace` is
+    False.
+
+    Args:
+        backend: backend of the run.
+        name: its name.
+        to: the file.
+        replace: overwrite the file even if it has changed since an earlier delivery.
 
     Raises:
         NotFoundError: the run has no predictions.
-        StorageError: the file cannot be written.
+        ConflictError: the file has changed since an earlier delivery, and `replace` is False.
+        StorageError: the file, or the record of the delivery, cannot be written.
     """
+    folder, place = backend.record_folder(name), str(to.absolute())
+    record = None if folder is None else folder / DELIVERIES
+    delivered = {} if record is None else read_object(record) or {}
     try:
+        if not replace and place in delivered and to.exists() and not to.is_dir():
+            if has_content(to, delivered[place]):
+                return
+            raise ConflictError(
+                f"cannot write the predictions to {to}: it has changed since they were written",
+                fix=f"move it to write them again, or orchestrator download {name} {PREDICTIONS}",
+            )
         # Next to the destination, not in /tmp: a rename is atomic only within one file system.
         with scratch_folder("predictions", to.parent) as scratch:
             (found,) = backend.fetch(name, (PREDICTIONS,), scratch)
+            if record is not None:  # before the rename: after a kill between the two, an edited file must be kept
+                write_text(record, json.dumps({**delivered, place: content_record(found)}, indent=1))
             found.replace(to)
     except OSError as problem:
         raise StorageError(

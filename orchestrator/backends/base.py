@@ -231,6 +231,10 @@ class Backend(ABC):
         """Return the run's folder, None if it is not on this machine."""
         return None
 
+    def record_folder(self, run: str) -> Path | None:
+        """Return the folder of a run's record on this machine, None without one. By default it is the run's folder."""
+        return self.folder(run)
+
     def plan(self, run: str) -> dict[str, Any]:
         """Return the plan that a run was made from, as `Plan.as_dict` gave it.
 

@@ -222,6 +222,22 @@ def test_download_of_a_running_job_has_no_partial_files(run: Run, azure: AzureDo
     assert everything == {"checkpoints", "metrics.jsonl", "plan.json", "spec.yaml"}
 
 
+def test_edited_predictions_are_kept(
+    run: Run, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record on this machine remembers the delivery: a run on Azure has no folder here."""
+    (outputs(azure, run) / "predictions.jsonl").write_text("{}\n")
+    azure.move(run.name, "Completed")
+    path = tmp_path / "labels.jsonl"
+    monkeypatch.setattr(Run, "delivery", path)
+    assert run.deliver() == path
+    assert path.read_text() == "{}\n"
+    path.write_text("notes")
+    with pytest.raises(ConflictError, match="changed since"):
+        run.deliver()
+    assert path.read_text() == "notes"
+
+
 def test_markers_of_folders_are_no_outputs(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
     """Blobfuse and ADLS Gen2 write an empty blob for each folder."""
     azure.move(run.name, "Completed")

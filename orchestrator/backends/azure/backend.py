@@ -366,6 +366,10 @@ class AzureBackend(
         self._existing(run)
         return None
 
+    def record_folder(self, run: str) -> Path:
+        """Return the folder of the run's record."""
+        return self._existing(run).path
+
     def examine(self, project: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
         """Yield what a run on Azure needs: workspace, sign-in, storage, quota."""
         from orchestrator.backends.azure.health import examine

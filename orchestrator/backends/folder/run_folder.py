@@ -9,6 +9,7 @@ RUN/
   tracking.json    id of the MLflow run; written by the process that syncs it
   mlflow-behind.txt  exists while MLflow lacks something of the run: why, and the repair
   mlflow-copies.json  addresses of copies by `mlflow sync --to`
+  deliveries.json  size and hash of the predictions that were written to files outside, by path
   mlflow.lock      held by a process that syncs the MLflow run
   lock             held by the supervisor as long as it lives
   cancel           created by any process that asks the run to end

@@ -15,7 +15,7 @@ from orchestrator.cli.ui.render import next_commands, status_text
 from orchestrator.cli.ui.terminal import hint, live_view, print_document, print_result, redraws, show_block, write_line
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState, RunStatus
-from orchestrator.support.errors import Interrupted
+from orchestrator.support.errors import ConflictError, Interrupted
 from orchestrator.support.formatting import duration
 from train_jobs.config.visible import visible, visible_log
 
@@ -78,7 +78,10 @@ def finish(run: Run, style: str, *, follow: bool) -> int:
     status = run.status()
     if status.state == RunState.COMPLETED and (path := run.delivery) is not None:
         if path.parent.is_dir():
-            hint(f"predictions  {run.deliver()}")
+            try:
+                hint(f"predictions  {run.deliver()}")
+            except ConflictError as problem:  # the user's edits: the run is completed nevertheless
+                hint(f"warning: {problem.message}; {problem.fix}")
         else:  # not an error: a run that was submitted elsewhere may name a folder that this machine does not have
             missing = f"no such folder: {path.parent}"
             hint(f"warning: predictions not written: {missing}; orchestrator download {run.name} predictions")

@@ -12,6 +12,7 @@ import yaml
 
 from orchestrator.backends.azure.options import Workspace
 from orchestrator.backends.azure.submission import build_request, job_documents
+from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.estimates.pace import LAUNCH_OF_FORWARD
@@ -22,7 +23,7 @@ from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.run import Run
 from orchestrator.specs.resolved import Flag
-from orchestrator.support.errors import DataError, SpecError, StorageError
+from orchestrator.support.errors import ConflictError, DataError, SpecError, StorageError
 from tests.conftest import files_of, write_bert
 from tests.run_folders import make_run
 
@@ -243,6 +244,85 @@ def test_command_delivers_to_the_output_it_names(
     assert main(words) == 0
     assert "predictions  /" not in capsys.readouterr().err
     assert (folder / "old.jsonl").read_text() == "edited"
+
+
+@pytest.mark.parametrize("command", ["wait", "submit"])
+def test_edited_predictions_are_kept(
+    folder: Path,
+    sdk: Orchestrator,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(folder / "home"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["wait", "@last"]
+    if command == "submit":
+        words = ["submit", "predict", "--model", "bert", "--input", "new.tsv", "--output", "old.jsonl"]
+    old = folder / "old.jsonl"
+    assert main(words) == 0
+    assert old.read_text() == "{}\n"
+    assert main(words) == 0
+    assert f"predictions  {old}" in capsys.readouterr().err
+    old.write_text("notes")
+    assert main([*words, "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["state"] == "completed"
+    assert f"warning: cannot write the predictions to {old}: it has changed since" in err
+    assert "download predict-new-" in err
+    assert old.read_text() == "notes"
+    old.unlink()
+    assert main(words) == 0
+    assert old.read_text() == "{}\n"
+
+
+def test_deliver_replaces_edited_file_only_by_name(folder: Path, sdk: Orchestrator) -> None:
+    run, old = sdk.attach("@last"), folder / "old.jsonl"
+    run.deliver()
+    old.write_text("notes")
+    with pytest.raises(ConflictError, match="changed since"):
+        run.deliver()
+    assert old.read_text() == "notes"
+    run.deliver(old)
+    assert old.read_text() == "{}\n"
+    run.deliver()
+
+
+def test_unchanged_predictions_are_not_copied_again(
+    folder: Path, sdk: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sdk.attach("@last")
+    run.deliver()
+    monkeypatch.setattr(LocalBackend, "fetch", lambda *_, **__: pytest.fail("copied again"))
+    assert run.deliver() == folder / "old.jsonl"
+
+
+def test_edits_after_a_killed_delivery_are_kept(
+    folder: Path, sdk: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delivery is recorded before the file takes its name."""
+    run, old = sdk.attach("@last"), folder / "old.jsonl"
+    old.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed_after(old, Path.replace))
+        with pytest.raises(KeyboardInterrupt):
+            run.deliver()
+    assert old.read_text() == "{}\n"
+    old.write_text("notes")
+    with pytest.raises(ConflictError, match="changed since"):
+        run.deliver()
+
+
+def killed_after(path: Path, replace: Any) -> Any:
+    """Return a `Path.replace` that interrupts the process once a file has this path."""
+
+    def call(self: Path, target: Path) -> Path:
+        moved = Path(replace(self, target))
+        if target == path:
+            raise KeyboardInterrupt
+        return moved
+
+    return call
 
 
 def test_wait_warns_if_the_output_folder_is_missing(

@@ -2,6 +2,7 @@
 
 plan.json request.json spec.yaml   written once, before anything is submitted
 record.json                        names of the attempts, each written before it is submitted, and how it ended
+deliveries.json                    size and hash of the predictions that were written to files here, by path
 
 A machine that attaches later gets the first three from the datastore, and the rest from the jobs' tags.
 """
