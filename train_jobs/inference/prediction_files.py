@@ -11,6 +11,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import shutil
 import zipfile
 from abc import ABC, abstractmethod
@@ -328,13 +329,29 @@ def _field(value: Any) -> str:
 
 
 def _csv_field(value: Any) -> str:
-    if value is None:
-        return ""
-    return _json(value) if isinstance(value, JSON_TYPES) else str(value)
+    if not isinstance(value, JSON_TYPES):
+        return str(value)
+    text = _json(value)
+    return "" if text == "null" else text
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    """Return a value as JSON. NaN and infinities, which JSON does not have, are null."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, default=_plain, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with None for each number in it that is not finite."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):  # tuples: the entries of a map in Parquet
+        return [_finite(inner) for inner in value]
+    if isinstance(value, np.ndarray):
+        return _finite(_plain(value))
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:

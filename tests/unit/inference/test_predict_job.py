@@ -89,6 +89,29 @@ def test_dates_and_decimals_are_written_as_text(saved, run, tmp_path, suffix):
     assert [row[name] for name in keep] == ["2024-01-02", "1.50", '["a"]', "true", str(2**62)]
 
 
+@pytest.mark.parametrize(
+    ("suffix", "kept"),
+    [
+        ("jsonl", [None, None, 0.5, [1.0, None], {"a": None}]),
+        ("csv", ["", "", "0.5", "[1.0, null]", '{"a": null}']),
+        ("tsv", ["null", "null", "0.5", "[1.0, null]", '{"a": null}']),
+    ],
+)
+def test_copied_nan_and_infinity_are_null(saved, run, tmp_path, suffix, kept):
+    """Neither is JSON; each is written as a null of the input is."""
+    nan, infinity = float("nan"), float("inf")
+    row = {"a": nan, "b": infinity, "c": 0.5, "d": [1.0, nan], "e": {"a": -infinity}}
+    pq.write_table(pa.Table.from_pylist([{**row, "text": "w1"}]), tmp_path / "rows.parquet")
+    output = f"found.{suffix}"
+    predict_in_both_formats(saved, run, tmp_path / "rows.parquet", output=output, data={"keep": list(row)})
+    with (tmp_path / "out" / output).open(encoding="utf-8", newline="") as stream:
+        if suffix == "jsonl":
+            (found,) = [json.loads(line, parse_constant=pytest.fail) for line in stream]
+        else:
+            (found,) = csv.DictReader(stream, delimiter="\t" if suffix == "tsv" else ",")
+    assert [found[name] for name in row] == kept
+
+
 def test_large_ids_are_written_to_parquet(saved, run, tmp_path):
     ids = pa.array([*range(4), *range(2**64 - 4, 2**64)], pa.uint64())  # two parts; the first fits into int64
     pq.write_table(pa.table({"id": ids, "text": [f"w{number}" for number in range(8)]}), tmp_path / "rows.parquet")
