@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path, PurePath
+from time import time_ns
 
 from train_jobs.artifacts.files import file_sha256, read_object, write_text
 from train_jobs.artifacts.hub import dataset_commit
@@ -27,6 +28,8 @@ from train_jobs.config.prepare import AUTO, SourceConfig
 
 EXTRACTOR = 3  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
 MOST_HASHED_AT_ONCE = 16  # files
+# Nanoseconds, the longest step of a file system's clock: another change within it may leave size and times as they are.
+RECENT = 2 * 10**9
 SHA256 = re.compile("[0-9a-f]{64}")
 EMBEDDED_LICENSE = "PSF-2.0"  # licence of Python's standard library and its documentation
 EMBEDDED_LANGUAGE = "en"
@@ -78,7 +81,7 @@ def fingerprint(text: Sequence[SourceConfig], cache: Path | None = None) -> Data
 
     Args:
         text: `data.text` of the job. Of files by URL the version counts, which the service lists, not the content.
-        cache: JSON file of content hashes by inode, size and mtime; unchanged files are not read again. None: no cache.
+        cache: JSON file of content hashes, see `content_hashes`. None: no cache.
 
     Raises:
         DataError: a path is missing or unreadable, or a source is empty.
@@ -138,27 +141,38 @@ def versions(files: Sequence[TextPath], cache: Path | None = None) -> list[str]:
 
 
 def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
-    """Return the SHA-256 of each file; a file whose inode, size and mtime are in `cache` is not read.
+    """Return the SHA-256 of each file; a file whose inode, size, mtime and ctime are in `cache` is not read.
 
     Args:
         files: files to hash.
-        cache: JSON file, created or extended. None: no cache.
+        cache: JSON file with one entry for each inode, created or extended. Files that changed just before are not
+            added. None: no cache.
 
     Raises:
         DataError: a file is not readable.
     """
     before = _cached_hashes(cache) if cache else {}
-    keys = [f"{s.st_dev}:{s.st_ino}:{s.st_size}:{s.st_mtime_ns}" for s in (path.stat() for path in files)]
+    settled = time_ns() - RECENT
+    found = [path.stat() for path in files]
+    # Archives, rsync and `cp -p` restore the mtime, but none can set the ctime.
+    keys = [f"{s.st_dev}:{s.st_ino}:{s.st_size}:{s.st_mtime_ns}:{s.st_ctime_ns}" for s in found]
     unknown = {key: path for key, path in zip(keys, files, strict=True) if key not in before}
     # hashlib releases the GIL, so threads hash on several cores: the text of several machines is hashed on one.
     with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_HASHED_AT_ONCE)) as pool:
         known = {**before, **dict(zip(unknown, pool.map(_hash_file, unknown.values()), strict=True))}
-    hashes = [known[key] for key in keys]
-    if cache is not None and unknown:
+    added = {key: known[key] for key, s in zip(keys, found, strict=True) if key in unknown and s.st_ctime_ns < settled}
+    if cache is not None and added:
+        replaced = {_inode(key) for key in added}
+        kept = {key: digest for key, digest in before.items() if _inode(key) not in replaced}
         with suppress(OSError):  # without a cache the files are hashed again
             cache.parent.mkdir(parents=True, exist_ok=True)
-            write_text(cache, json.dumps(known))
-    return hashes
+            write_text(cache, json.dumps({**kept, **added}))
+    return [known[key] for key in keys]
+
+
+def _inode(key: str) -> tuple[str, ...]:
+    """Return device and inode of a key of the cache."""
+    return tuple(key.split(":")[:2])
 
 
 def _cached_hashes(cache: Path) -> dict[str, str]:

@@ -218,11 +218,11 @@ class RunFolder(SupervisedFolder[LocalState]):
 def _request_text(path: Path) -> str:
     """Return the text of a request, which each read of another document of the run needs too."""
     found = path.stat()
-    return _cached_text(path, (found.st_ino, found.st_mtime_ns, found.st_size))
+    return _cached_text(path, (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
 
 
 @lru_cache(maxsize=16)
-def _cached_text(path: Path, version: tuple[int, int, int]) -> str:
+def _cached_text(path: Path, version: tuple[int, int, int, int]) -> str:
     return path.read_text(encoding="utf-8")
 
 

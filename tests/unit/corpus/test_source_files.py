@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from train_jobs.artifacts import fingerprints
 from train_jobs.artifacts.drafts import Owner
 from train_jobs.artifacts.fingerprints import content_hashes, fingerprint, source_fingerprint
 from train_jobs.artifacts.text_files import source_files
@@ -27,6 +28,7 @@ from train_jobs.readers.text_check import check_text
 DUMP = b'<mediawiki xml:lang="en">\n</mediawiki>\n'
 ARTICLE = b'<doc id="1" url="u" title="T">\nT\n\nText.\n</doc>\n'
 RECORD = b'{"text": "one"}\n'
+HOUR = 3600 * 10**9  # nanoseconds: longer than any pause of a test
 
 
 def put(path: Path, content: bytes = b"text\n") -> Path:
@@ -291,7 +293,10 @@ def test_skipped_files_of_a_folder_are_told(tmp_path: Path) -> None:
         lambda cache: json.dumps({key: found[:-1] for key, found in json.loads(cache).items()}).encode(),
     ],
 )
-def test_damaged_cache_of_hashes_is_replaced(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_cache_of_hashes_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(fingerprints, "RECENT", -HOUR)
     text = [SourceConfig(path=[str(put(tmp_path / "text" / "a.txt"))])]
     cache = tmp_path / "hashes.json"
     expected, whole = fingerprint(text, cache), cache.read_bytes()
@@ -300,7 +305,8 @@ def test_damaged_cache_of_hashes_is_replaced(tmp_path: Path, damage: Callable[[b
     assert cache.read_bytes() == whole
 
 
-def test_killed_writer_of_the_cache_leaves_nothing(tmp_path: Path) -> None:
+def test_killed_writer_of_the_cache_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "RECENT", -HOUR)
     text, cache = tmp_path / "text.txt", tmp_path / "cache" / "fingerprints.json"
     text.write_text("a text")
     cache.parent.mkdir()
@@ -308,3 +314,27 @@ def test_killed_writer_of_the_cache_leaves_nothing(tmp_path: Path) -> None:
     (expected,) = content_hashes([text])
     assert content_hashes([text], cache) == [expected]
     assert [path.name for path in cache.parent.iterdir()] == ["fingerprints.json"]
+
+
+def test_other_content_of_same_size_and_mtime_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive that is unpacked again restores the time of a file, and rsync and `cp -p` do too."""
+    monkeypatch.setattr(fingerprints, "RECENT", -HOUR)
+    table, cache = put(tmp_path / "train.csv", b"good,1\nbad,0\n"), tmp_path / "hashes.json"
+    os.utime(table, ns=(1, 1))
+    before, ctime = content_hashes([table], cache), table.stat().st_ctime_ns
+    while table.stat().st_ctime_ns == ctime:  # the clock of a file system has steps of some milliseconds
+        put(table, b"good,0\nbad,1\n")
+        os.utime(table, ns=(1, 1))
+    assert content_hashes([table], cache) == content_hashes([table]) != before
+    assert len(json.loads(cache.read_text())) == 1, "the entry of the earlier content is replaced"
+
+
+@pytest.mark.parametrize(("recent", "entries"), [(HOUR, 0), (-HOUR, 1)])
+def test_hash_of_file_that_just_changed_is_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recent: int, entries: int
+) -> None:
+    """A second change in the same step of the clock leaves size and times as they are."""
+    monkeypatch.setattr(fingerprints, "RECENT", recent)
+    cache = put(tmp_path / "hashes.json", b"{}")
+    content_hashes([put(tmp_path / "train.csv", b"good,1\n")], cache)
+    assert len(json.loads(cache.read_text())) == entries

@@ -13,6 +13,7 @@ import pytest
 from transformers import AutoTokenizer, BertTokenizer
 
 from tests.conftest import write_bert
+from train_jobs.artifacts import fingerprints
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_preset, read_text
 from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
@@ -363,7 +364,10 @@ def test_damaged_lineage_is_refused(bert: Path) -> None:
         initial_lineage(bert)
 
 
-def test_weight_hashes_are_cached_and_changes_detected(bert: Path, tmp_path: Path) -> None:
+def test_weight_hashes_are_cached_and_changes_detected(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprints, "RECENT", -3600 * 10**9)  # files that were just written are cached too
     cache = tmp_path / "hashes.json"
     first = initial_weights(bert, cache)
     assert str(first) in cache.read_text()

@@ -167,7 +167,7 @@ def require_text(files: Mapping[str, TextFile]) -> None:
         try:
             status = Path(name).stat()
             same = status.st_size == expected.size
-            same = same and _content(name, status.st_size, status.st_mtime_ns) == expected.sha256
+            same = same and _content(name, status.st_size, status.st_mtime_ns, status.st_ctime_ns) == expected.sha256
         except OSError as problem:
             raise text_mismatch_error(file=name, why=problem.strerror or str(problem)) from None
         if not same:
@@ -175,8 +175,8 @@ def require_text(files: Mapping[str, TextFile]) -> None:
 
 
 @lru_cache(maxsize=1 << 16)
-def _content(path: str, size: int, modified: int) -> str:
-    """Return the SHA-256 of a file; each process reads it once as long as size and time stay the same."""
+def _content(path: str, size: int, modified: int, changed: int) -> str:
+    """Return the SHA-256 of a file; each process reads it once as long as size, mtime and ctime stay the same."""
     return file_sha256(Path(path))
 
 
