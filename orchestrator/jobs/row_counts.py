@@ -13,6 +13,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from orchestrator.support.formatting import Rows, duration_text
+from train_jobs.artifacts.csv_tables import table_format
 from train_jobs.artifacts.regular_files import open_regular, read_bytes
 from train_jobs.artifacts.task_files import TaskFile
 from train_jobs.artifacts.unreadable import unreadable
@@ -46,20 +47,21 @@ class RowEstimates(Config):
 
 def count_rows(file: TaskFile, data: ExamplesConfig) -> int | None:
     """Return the rows of a file of a task; see `count_table`."""
+    form: str | None
     if (entry := TASKS.get(file.task)) is not None:
         form = entry.kind.form
     else:
-        form = file.path.suffix.removeprefix(".") if data.format == "auto" else data.format
+        form = table_format(file.path) if data.format == "auto" else data.format
     header = entry is None or all(official.header is None for official in entry.official(file.split))
     return count_table(file.path, form, quoting=data.quoting, header=header)
 
 
-def count_table(path: Path, form: str, *, quoting: bool | None, header: bool) -> int | None:
+def count_table(path: Path, form: str | None, *, quoting: bool | None, header: bool) -> int | None:
     """Return the rows of a table, questions of SQuAD or sentences of NER; None: only the job can count them.
 
     Args:
         path: the file.
-        form: tsv, csv, jsonl, parquet, lines, squad or conll.
+        form: tsv, csv, jsonl, parquet, lines, squad or conll; None: unknown.
         quoting: of tsv and csv, as `data.quoting`.
         header: whether the first line of tsv and csv is a header.
 

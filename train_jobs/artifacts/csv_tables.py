@@ -16,6 +16,14 @@ from train_jobs.config.privacy import header_text, is_header, is_name
 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 """Format of a table -> separator of its fields."""
+TABLE_FORMATS = {
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
 LONGEST_FIELD = 32 << 20  # characters; the default of csv is 131,072
 UNBALANCED = "unbalanced quotation marks"
 DOUBLED = 'double a quotation mark inside a quoted field ("")'
@@ -23,6 +31,11 @@ _CARRIAGE_RETURN = "new-line character"  # in an error of csv, which means one o
 _OTHER_SEPARATORS = ((";", "semicolons"), ("\t", "tabs"), (",", "commas"), ("|", "vertical bars"))
 _WITHIN_LINES = r"sed 's/\r\+\([^\r]\)/ \1/g'"  # not those before a line feed
 _FOR_LINE_ENDS = r"tr '\r' '\n'"
+
+
+def table_format(path: PurePath) -> str | None:
+    """Return the format of a table of labelled texts by its suffix, of which the case is ignored; None: unknown."""
+    return TABLE_FORMATS.get(path.suffix.lower())
 
 
 class TableRows:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from train_jobs.artifacts.csv_tables import SEPARATORS, table_format
 from train_jobs.artifacts.files import file_sha256, read_object
 from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.hub import PREFIX, hub_folder, is_hub_name
@@ -59,8 +60,6 @@ MOST_RATE = 1e-3
 TRAINED_ROWS, LEAST_EPOCHS, MOST_EPOCHS = 10_000, 3, 20  # rows of all epochs; 20: Mosbach et al. 2021 for small sets
 NARROW_ROWS, NARROW_EPOCHS = 50_000, 10  # narrow models learn longer (docs/fine-tuning.md, with 5,000 rows)
 MOST_COUNTED = 16 << 20  # bytes of a table whose lines are counted
-SEPARATED = (".csv", ".tsv")  # with a header
-LINE_FORMATS = (*SEPARATED, ".jsonl", ".ndjson")
 TASK_RECIPE = "of the task "
 """Beginning of the origin of a recipe that the task chose, not the user."""
 FIXED = {  # other values are not implemented; without a key, transformers takes these as well
@@ -325,14 +324,15 @@ def _epochs(rows: int, width: int) -> int:
 def _table_rows(data: Mapping[str, Any]) -> int | None:
     """Return the rows of the training table; None without one, of a format without lines, or of a large table."""
     path = Path(data["train"]) if isinstance(data.get("train"), str | Path) else None
-    if path is None or not path.is_file() or path.suffix not in LINE_FORMATS or path.stat().st_size > MOST_COUNTED:
+    form = table_format(path) if path is not None else None
+    if path is None or not path.is_file() or form in {None, "parquet"} or path.stat().st_size > MOST_COUNTED:
         return None
     try:
         content = path.read_bytes().rstrip()
     except OSError:  # reported by the plan
         return None
-    separated, quoting = path.suffix in SEPARATED, data.get("quoting")
-    if separated and (path.suffix == ".csv" if quoting is None else quoting):
+    separated, quoting = form in SEPARATORS, data.get("quoting")
+    if separated and (form == "csv" if quoting is None else quoting):
         # A quoted text, such as a note, can have several lines. Doubled quotes only add an empty part between quotes.
         lines = sum(part.count(b"\n") for part in content.split(b'"')[::2]) + 1
     else:

@@ -45,12 +45,14 @@ FORMATS: dict[str, Format] = {
 PROSE = frozenset({"", ".adoc", ".asc", ".eml", ".log", ".markdown", ".md", ".org", ".rst", ".tex"})
 """Suffixes of files that may be plain text too. A folder's are read only if a glob names them."""
 _TABLES: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
-MAGIC: dict[Compression, bytes] = {
-    "gzip": b"\x1f\x8b",
-    "bzip2": b"BZh",
-    "xz": b"\xfd7zXZ\0",
-    "zstd": b"\x28\xb5\x2f\xfd",
+# A text may begin with the letters of bzip2 or Parquet: what must follow them is no text.
+_MAGIC: dict[Compression, re.Pattern[bytes]] = {
+    "gzip": re.compile(rb"\x1f\x8b"),
+    "bzip2": re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)"),  # a block, or the end of an empty stream
+    "xz": re.compile(rb"\xfd7zXZ\0"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
 }
+_PARQUET = re.compile(rb"PAR1[\0-\x08\x0e-\x1f]")
 # Approximate text per byte on the disk. The exact values do not matter, but a change would change all stores.
 EXPANDED: dict[Compression | None, int] = {None: 1, "gzip": 3, "bzip2": 4, "xz": 4, "zstd": 3}
 MOST_PART_BYTES = 64 << 20  # approximate text of a part of a corpus: the work that is lost when a process dies
@@ -69,6 +71,8 @@ _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
 _PAGES = re.compile(r"-p\d+p\d+$")  # suffix of Wikipedia's partial dumps after `.xml`
 # Files next to a dump that are not text: indexes, checksums, incomplete downloads.
 _NO_TEXT = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?(\.bz2)?$|(md5|sha1|sha256)sums\.txt$|\.part$")
+# An object of JSON, also over several lines, and also a truncated one: its reader reports the damage.
+_JSON_OBJECT = re.compile(r'\{\s*(\}|"([^"\\]|\\.)*"\s*:)')
 _WEB_PAGE = re.compile(rb"<(!doctype\s+html|html)[\s>]", re.IGNORECASE)
 
 
@@ -358,7 +362,7 @@ def _may_be(path: TextPath, wanted: Format) -> bool:
 
 def _plain_name(path: TextPath) -> str:
     """Return the name of a file without the suffixes of compression and page range."""
-    return _PAGES.sub("", path.stem if path.suffix in COMPRESSIONS else path.name)
+    return _PAGES.sub("", path.stem if path.suffix.lower() in COMPRESSIONS else path.name)
 
 
 def _format_by_name(path: TextPath) -> Format | None:
@@ -385,10 +389,15 @@ def file_head(path: TextPath, most: int) -> bytes:
         raise unreadable(path, problem) from None
 
 
+def compression_of(head: bytes) -> Compression | None:
+    """Return the compression of a file that begins with some bytes, at least 10; None: it is not compressed."""
+    return next((name for name, magic in _MAGIC.items() if magic.match(head)), None)
+
+
 def _identify(path: TextPath, source: SourceConfig) -> SourceFile:
     head = file_head(path, HEAD)
-    compression = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
-    named = COMPRESSIONS.get(path.suffix)
+    compression = compression_of(head)
+    named = COMPRESSIONS.get(path.suffix.lower())
     if named is not None and compression != named:
         raise DataError(
             f"{path} is not {named}",
@@ -408,7 +417,7 @@ def _identify(path: TextPath, source: SourceConfig) -> SourceFile:
 
 
 def _format_by_content(path: TextPath, head: bytes, compression: Compression | None) -> Format:
-    if head.startswith(b"PAR1"):
+    if _PARQUET.match(head):
         return "parquet"
     if compression is not None:
         head = unpacked_head(path, compression, HEAD)
@@ -417,9 +426,9 @@ def _format_by_content(path: TextPath, head: bytes, compression: Compression | N
         return "wikipedia"
     if beginning.startswith("<doc "):
         return "wikiextractor"
-    if beginning.startswith("{") and Path(_plain_name(path)).suffix not in FORMATS:
+    if _format_by_name(path) is None and _JSON_OBJECT.match(beginning):
         return "jsonl"
-    if Path(_plain_name(path)).suffix == ".json":
+    if Path(_plain_name(path)).suffix.lower() == ".json":
         what, fix = json_document(path, beginning) or ("is not JSON Lines", "write one JSON object per line")
         raise DataError(f"{path} {what}", facts={"where": "byte 0", "have": _described(head)}, fix=fix)
     if _WEB_PAGE.match(beginning.encode(errors="replace")):
@@ -488,5 +497,4 @@ def _described(head: bytes) -> str:
     # The first bytes of a text are part of it: only those that identify a format are shown.
     if _WEB_PAGE.match(head.lstrip()):
         return "a web page"
-    compression = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
-    return compression or f"other content: {value_text(head[:24])}"
+    return compression_of(head) or f"other content: {value_text(head[:24])}"

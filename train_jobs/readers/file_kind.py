@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from train_jobs.artifacts.conversions import ARROW, EXCEL, PDF, RTF, WORD, ZIP, file_conversion
 from train_jobs.artifacts.remote_files import TextPath
-from train_jobs.artifacts.text_files import MAGIC, UTF16_MARKS, file_head, json_document
+from train_jobs.artifacts.text_files import UTF16_MARKS, compression_of, file_head, json_document
 from train_jobs.readers.findings import Findings
 
 HEAD = 1 << 12  # bytes
@@ -12,21 +12,23 @@ _OFFICE = {b"xl/": EXCEL, b"word/": WORD}
 """Folder in a ZIP archive -> kind of document."""
 _BINARY = {
     b"PK\x03\x04": ZIP,
-    b"%PDF": PDF,
+    b"%PDF-": PDF,
     b"{\\rtf": RTF,
-    b"ARROW1": ARROW,
+    b"ARROW1\0\0": ARROW,
     b"\xd0\xcf\x11\xe0": "an old Excel or Word document",
     b"\x89PNG": "an image",
     b"\xff\xd8\xff": "an image",
-    b"GIF8": "an image",
+    b"GIF87a": "an image",
+    b"GIF89a": "an image",
     b"\x7fELF": "a program",
-    b"SQLite format 3": "an SQLite database",
-    **{magic: f"compressed with {method}" for method, magic in MAGIC.items()},
+    b"SQLite format 3\0": "an SQLite database",
 }
 
 
 def binary_kind(head: bytes) -> str | None:
     """Return what kind of binary file begins with some bytes; None: it may be text."""
+    if method := compression_of(head):
+        return f"compressed with {method}"
     for magic, kind in _BINARY.items():
         if head.startswith(magic):
             office = (document for folder, document in _OFFICE.items() if kind == ZIP and folder in head)

@@ -16,21 +16,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from train_jobs.artifacts.csv_tables import SEPARATORS, UNBALANCED, carriage_returns
+from train_jobs.artifacts.csv_tables import SEPARATORS, TABLE_FORMATS, UNBALANCED, carriage_returns, table_format
 from train_jobs.artifacts.regular_files import SpecialFileError, open_regular
 from train_jobs.artifacts.text_files import UTF16_MARKS
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import DataError, did_you_mean, in_shell
 from train_jobs.config.privacy import header_text, is_header, names_text, problem_text
 
-FORMATS = {
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-}
 LONG_ROW = 1 << 18  # bytes: a quoted field that does not end within them is taken for an unbalanced quotation mark
 LONGEST_FIELD = 2**31 - 1  # characters; the default of csv is 131,072
 BOM = "\ufeff"
@@ -312,11 +304,11 @@ def open_table(
     Raises:
         DataError: no such file, an unknown format, or a missing column.
     """
-    kind = format or FORMATS.get(path.suffix)
+    kind = format or table_format(path)
     if kind is None:
         raise DataError(
             f"unknown table format of {path}",
-            facts={"need": ", ".join(FORMATS)},
+            facts={"need": ", ".join(TABLE_FORMATS)},
             fix="rename the file, or set data.format",
         )
     if kind in SEPARATORS:

@@ -16,16 +16,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from train_jobs.artifacts.csv_tables import SEPARATORS, other_separator
+from train_jobs.artifacts.csv_tables import SEPARATORS, other_separator, table_format
 from train_jobs.config import DataError, PredictConfig, closest, did_you_mean, in_shell
 from train_jobs.config.errors import python_command
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.config.predict import EMBEDDINGS, FILL_MASK, MASK, QUESTION_ANSWERING
+from train_jobs.config.predict import EMBEDDINGS, FILL_MASK, MASK, QUESTION_ANSWERING, TABLES
 from train_jobs.config.privacy import MOST_RARE_CLASSES, classes_text, header_text, is_header, is_name
 from train_jobs.readers.file_kind import check_kind
 from train_jobs.readers.findings import LINE, Findings
 from train_jobs.readers.row_readers import (
-    FORMATS,
     JsonReader,
     Reader,
     TableReader,
@@ -136,7 +135,7 @@ def check_inputs(
     scored = job.evaluate and (table.classes is not None or table.numbers)
     seen: dict[str, CheckedTable] = {}
     for path in job.input:
-        if (form := job.form(path, table.kind)) not in FORMATS.values():
+        if (form := job.form(path, table.kind)) not in TABLES:
             continue
         named: dict[str, Any] = {
             "text": first,
@@ -188,7 +187,7 @@ class _TableCheck:
         self._columns, self._path, self._findings, self._most = columns, path, findings, most_bytes
         self._roles = {**(roles or {"text": columns.text, "pair": columns.pair}), "label": columns.label}
         self._kept, self._masked = kept, masked
-        self._form = FORMATS.get(path.suffix, "") if columns.format == "auto" else columns.format
+        self._form = (table_format(path) or "") if columns.format == "auto" else columns.format
         self._settings: dict[str, Any] = {"format": self._form or None, "quoting": columns.quoting, "header": header}
         self._numbers = self._others = 0
         self._long_rows: list[tuple[str, str, str]] = []

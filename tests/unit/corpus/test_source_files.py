@@ -85,6 +85,50 @@ def test_explicit_file_kind_is_detected_by_content(tmp_path: Path) -> None:
     assert found(tmp_path / "table") == [("table", "parquet", None)]
 
 
+@pytest.mark.parametrize(
+    "name", ["NOTES.TXT", "Notes.Text", "notes", "notes.log", "notes.md", "NOTES.TXT.gz", "N.TXT.GZ"]
+)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{curly} notes begin so",
+        '{ "a" started the list',
+        '{"a", "b"} is a set',
+        "BZhang wrote the notes",
+        "BZh9 is a name",
+        "PAR1 is a receptor",
+        "GIF8 is a name",
+        "ARROW1 is a boat",
+    ],
+)
+def test_text_like_beginning_of_another_format_is_text(tmp_path: Path, name: str, line: str) -> None:
+    content = f"{line}\nmore text\n".encode()
+    path = put(tmp_path / name, gzip.compress(content) if name.lower().endswith(".gz") else content)
+    assert [form for _, form, _ in found(path)] == ["text"]
+    check_text([SourceConfig(path=[str(path)])])
+
+
+@pytest.mark.parametrize(
+    "beginning", ['{"text": "one"}', '{ "te\\"xt" : 1}', "{}", '{\n  "text": "one"\n}', '{"text": "one']
+)
+def test_json_of_unknown_name_is_jsonl(tmp_path: Path, beginning: str) -> None:
+    """Damaged records are refused when they are read; they must not be learned as text."""
+    assert found(put(tmp_path / "records.log", beginning.encode())) == [("records.log", "jsonl", None)]
+
+
+def test_names_in_capitals_have_the_same_formats(tmp_path: Path) -> None:
+    put(tmp_path / "A.TXT.GZ", gzip.compress(b"text\n"))
+    put(tmp_path / "B.JSONL", RECORD)
+    put(tmp_path / "C.XML.BZ2", bz2.compress(DUMP))
+    put(tmp_path / "D.BZ2", bz2.compress(b""))
+    assert found(tmp_path) == [
+        ("A.TXT.GZ", "text", "gzip"),
+        ("B.JSONL", "jsonl", None),
+        ("C.XML.BZ2", "wikipedia", "bzip2"),
+    ]
+    assert found(tmp_path / "D.BZ2") == [("D.BZ2", "text", "bzip2")]
+
+
 def test_folder_reads_links_to_folders_once(tmp_path: Path) -> None:
     put(tmp_path / "corpus" / "a.txt")
     put(tmp_path / "corpus" / "z" / "b.txt")

@@ -250,7 +250,9 @@ def test_task_specific_facts_sent_and_stored_unchanged(folder: Path) -> None:
         ("a.tsv", b"h\nx\ny\n", "own", {}, 2),
         ("a.csv", b'h\n"x\ny"\nz\n', "own", {}, 2),
         ("a.csv", b'h\n"x\ny"\nz\n', "own", {"quoting": False}, 3),
+        ("A.CSV", b'h\n"x\ny"\nz\n', "own", {}, 2),
         ("a.jsonl", b'{"a": 1}\n{"a": 2}\n', "own", {}, 2),
+        ("a.ndjson", b'{"a": 1}\n{"a": 2}\n', "own", {}, 2),
         ("a.weird", b"h\nx\n", "own", {"format": "tsv"}, 1),
         ("a.weird", b"h\nx\n", "own", {}, None),
         ("a.json", b'{"question": "the \\"question\\" is"}, {"question": ""}', "SQuAD-1.1", {}, 2),
@@ -435,6 +437,16 @@ def test_default_epochs_count_rows_not_lines(folder: Path) -> None:
         found = resolve(MODEL, f"data={name}", SHORT)
         assert found.spec.train.epochs == 10
         assert str(found.changes["train.epochs"].origin) == "for 1,000 rows"
+
+
+@pytest.mark.parametrize("name", ["NOTES.CSV", "Notes.Csv"])
+def test_table_with_suffix_in_capitals_is_read(folder: Path, name: str) -> None:
+    for table in ("notes.csv", name):
+        (folder / table).write_text("text,label\n" + "".join(f'"text\n{row}",{row % 2}\n' for row in range(100)))
+    lower, upper = plan("data=notes.csv", SHORT), plan(f"data={name}", SHORT)
+    assert upper.rows == lower.rows
+    assert upper.job.train.epochs == lower.job.train.epochs
+    assert _sizes(read_data(upper.job)).keys() == _sizes(read_data(lower.job)).keys()
 
 
 def _sizes(data: TaskData) -> dict[str, Examples]:

@@ -12,7 +12,7 @@ from xml.parsers import expat
 
 from train_jobs.artifacts.remote_files import RemoteFile, TextPath, remote_files, sibling
 from train_jobs.artifacts.text_documents import LONGEST_FILE
-from train_jobs.artifacts.text_files import MAGIC
+from train_jobs.artifacts.text_files import compression_of
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.sources.streams import Piece, Read, ignore, open_piece
 from train_jobs.corpus.sources.wikitext import ENGLISH, Namespaces, plain_text
@@ -232,7 +232,7 @@ def stream_cuts(path: TextPath, index: TextPath, distance: int) -> list[int]:
             if offset - (cuts[-1] if cuts else 0) < distance:
                 continue
             dump.seek(offset)
-            if dump.read(3) != MAGIC["bzip2"]:
+            if compression_of(dump.read(10)) != "bzip2":
                 raise DataError(
                     f"{index} is not the index of {path.name}",
                     facts={"where": f"byte {offset} of the dump", "need": "a bzip2 stream"},
