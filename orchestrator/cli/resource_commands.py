@@ -95,7 +95,7 @@ DATA = (
                         "--date",
                         default="latest",
                         metavar="YYYYMMDD",
-                        help="date of the Wikipedia dump (default: the newest)",
+                        help="date of the Wikipedia dump (default: an interrupted one, or the newest)",
                     ),
                     OUTPUT,
                 ],

@@ -16,11 +16,11 @@ from pydantic import Field
 
 from orchestrator.fetch.glue_archives import fetch_glue
 from orchestrator.fetch.http import Client, Transfer
-from orchestrator.fetch.remote_file import Checksum, Fetched, Remote, new_folder, public_address
+from orchestrator.fetch.remote_file import PARTIAL, Checksum, Fetched, Remote, new_folder, partial_files, public_address
 from orchestrator.support.errors import ConflictError, DataError, NotFoundError, UsageError
 from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.artifacts.layers import build, merge, read_file
-from train_jobs.config.errors import rename_command
+from train_jobs.config.errors import in_shell, rename_command
 from train_jobs.config.fields import Config
 from train_jobs.config.tasks import SQUAD_1, SQUAD_2, TASKS
 
@@ -64,7 +64,7 @@ def fetch(
         to: target folder; the default is `data/NAME`, for a model the Hub's cache.
         mirrors: addresses to use instead of the configured ones, the preferred one first.
         home: the user's folder, whose mirrors.yaml precedes the shipped one.
-        date: of a Wikipedia dump, YYYYMMDD.
+        date: of a Wikipedia dump, YYYYMMDD. The default continues an interrupted dump, or takes the newest.
         transfer: timeouts, retries, and functions to call with progress and notices; None: the defaults.
 
     Raises:
@@ -103,7 +103,7 @@ def _fetch_wikipedia(client: Client, folder: Path, language: str, date: str) -> 
         client: of the mirrors.
         folder: target folder.
         language: as in the address of that Wikipedia: `en`, `zh-min-nan`, `simple`.
-        date: YYYYMMDD, or `latest`.
+        date: YYYYMMDD, or `latest`: the newest, or an older one whose fetch was interrupted.
 
     Raises:
         UsageError: invalid language or date.
@@ -116,6 +116,46 @@ def _fetch_wikipedia(client: Client, folder: Path, language: str, date: str) -> 
             f"invalid --date {date!r}: not of the form YYYYMMDD", fix="--date 20260101, or none for the newest"
         )
     wiki = f"{language.replace('-', '_')}wiki"
+    begun = _interrupted_date(folder, wiki) if date == LATEST else None
+    remotes = _dump_files(client, wiki, date) if begun is None else _continued(client, folder, wiki, begun)
+    return [client.get(remote, folder / remote.name) for remote in remotes]
+
+
+def _interrupted_date(folder: Path, wiki: str) -> str | None:
+    """Return the date of the newest dump whose fetch into a folder was interrupted; None: no fetch was."""
+    dates = {date for path in folder.glob(f".{wiki}-*{PARTIAL}") for date in _DATE.findall(path.name)}
+    return max((date for date in dates if any(map(partial_files, _dump_paths(folder, wiki, date)))), default=None)
+
+
+def _dump_paths(folder: Path, wiki: str, date: str) -> list[Path]:
+    return [folder / f"{wiki}-{date}-{ending}" for ending in DUMP_FILES]
+
+
+def _continued(client: Client, folder: Path, wiki: str, begun: str) -> list[Remote]:
+    """Return the files of an interrupted dump, or of the newest one if the mirrors do not have the former."""
+    paths = _dump_paths(folder, wiki, begun)
+    # An index without its dump is useless.
+    unfinished = [path for path in paths if path.exists() and not paths[-1].exists()]
+    delete = " ".join(map(in_shell, ["rm", *unfinished, *(file for path in paths for file in partial_files(path))]))
+    try:
+        remotes = _dump_files(client, wiki, begun)
+    except NotFoundError:
+        remotes = _dump_files(client, wiki, LATEST)
+        if remotes[0].path != f"{wiki}/{begun}/{paths[0].name}":
+            client.transfer.notice(f"no mirror has the interrupted dump of {begun}; delete it: {delete}")
+    else:
+        client.transfer.notice(
+            f"continuing the interrupted dump of {begun}; for the newest, give its --date, or first: {delete}"
+        )
+    return remotes
+
+
+def _dump_files(client: Client, wiki: str, date: str) -> list[Remote]:
+    """Return the published index and dump of a wiki.
+
+    Raises:
+        UserError: no mirror has a dump of this date, or the dump is not finished.
+    """
     listing = f"{wiki}/{date}/{wiki}-{date}-sha1sums.txt"
     try:
         sums = {match[2]: match[1] for match in _SUM.finditer(client.text(listing))}
@@ -133,8 +173,7 @@ def _fetch_wikipedia(client: Client, folder: Path, language: str, date: str) -> 
                 facts={"lists": f"{len(sums)} files"},
                 fix="the dump may not be finished yet: --date YYYYMMDD of an earlier one",
             )
-        remote = Remote(f"{wiki}/{match[1]}/{match[0]}", Checksum("sha1", sums[match[0]]))
-        found.append(client.get(remote, folder / match[0]))
+        found.append(Remote(f"{wiki}/{match[1]}/{match[0]}", Checksum("sha1", sums[match[0]])))
     return found
 
 

@@ -253,6 +253,13 @@ class Partial:
             return None
 
 
+def partial_files(target: Path) -> list[Path]:
+    """Return the files of an interrupted download: the beginning of `target`, unless it is empty, and its facts."""
+    part, facts = _hidden_sibling(target, PARTIAL), _hidden_sibling(target, FACTS)
+    begun = part.is_file() and part.stat().st_size > 0
+    return [path for path in (part, facts) if path.is_file()] if begun else []
+
+
 def delete_facts(target: Path) -> None:
     """Delete the facts of a complete file whose process was killed after the rename."""
     if not _hidden_sibling(target, PARTIAL).exists():  # another process may fetch a new version

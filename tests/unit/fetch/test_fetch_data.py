@@ -53,6 +53,56 @@ def test_wikipedia_latest_dump_is_fetched(site: Site, tmp_path: Path) -> None:
     assert get(site, "wikipedia:de", tmp_path / "dumps") == again
 
 
+def interrupt(site: Site, folder: Path) -> tuple[str, str]:
+    """Interrupt a fetch of the newest dump, after which the mirror publishes a newer one."""
+    dump, index, _ = publish_dump(site)
+    site.scripts[f"dewiki/20260101/{dump}"] = [cut(1000)] * QUICK.tries
+    with pytest.raises(ServiceError):
+        fetch("wikipedia:de", to=folder, mirrors=[site.url], transfer=QUICK._replace(tries=1))
+    site.scripts[f"dewiki/20260101/{dump}"] = []
+    publish_dump(site, date="20260201")
+    return dump, index
+
+
+def test_interrupted_dump_continues_after_a_newer_one(site: Site, tmp_path: Path) -> None:
+    dump, index = interrupt(site, tmp_path / "w")
+    publish_dump(site, asked="20260101")
+    site.seen.clear()
+    notices: list[str] = []
+    found = fetch("wikipedia:de", to=tmp_path / "w", mirrors=[site.url], transfer=QUICK._replace(notice=notices.append))
+    assert [(file.path.name, file.new) for file in found] == [(index, False), (dump, True)]
+    assert "bytes=1000-" in site.ranges()
+    left = " ".join(str(tmp_path / "w" / name) for name in (index, f".{dump}.part", f".{dump}.part.json"))
+    assert notices == [
+        f"continuing the interrupted dump of 20260101; for the newest, give its --date, or first: rm {left}"
+    ]
+    assert get(site, "wikipedia:de", tmp_path / "w")[1][0].startswith("w/dewiki-20260201")
+
+
+def test_interrupted_dump_yields_to_a_given_date(site: Site, tmp_path: Path) -> None:
+    interrupt(site, tmp_path / "w")
+    publish_dump(site, date="20260201", asked="20260201")
+    assert get(site, "wikipedia:de", tmp_path / "w", "20260201")[1][1]
+
+
+def test_leftovers_of_dump_gone_from_the_mirror_are_named(site: Site, tmp_path: Path) -> None:
+    dump, index = interrupt(site, tmp_path / "w")
+    notices: list[str] = []
+    found = fetch("wikipedia:de", to=tmp_path / "w", mirrors=[site.url], transfer=QUICK._replace(notice=notices.append))
+    assert all(file.new and file.path.name.startswith("dewiki-20260201") for file in found)
+    left = [str(tmp_path / "w" / name) for name in (index, f".{dump}.part", f".{dump}.part.json")]
+    assert notices == [f"no mirror has the interrupted dump of 20260101; delete it: rm {' '.join(left)}"]
+
+
+@pytest.mark.parametrize("latest", ["latest", "20260101"])
+def test_interrupted_dump_that_is_still_the_newest_continues(site: Site, tmp_path: Path, latest: str) -> None:
+    dump, *_ = interrupt(site, tmp_path / "w")
+    publish_dump(site, asked=latest)
+    publish_dump(site)
+    assert get(site, "wikipedia:de", tmp_path / "w")[1] == (f"w/{dump}", True, "sha1")
+    assert "bytes=1000-" in site.ranges()
+
+
 def test_wikipedia_dump_by_date_and_hyphenated_language(site: Site, tmp_path: Path) -> None:
     publish_dump(site, "zh_min_nanwiki", "20250601", "20250601")
     assert len(get(site, "wikipedia:zh-min-nan", tmp_path / "dumps", "20250601")) == 2
