@@ -29,6 +29,7 @@ from train_jobs.artifacts.files import hold, is_held, read_object, write_text
 from train_jobs.artifacts.metrics_file import metric_files
 from train_jobs.artifacts.tracking.logged_models import START_ID_TAG, link_start
 from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror, search_all
+from train_jobs.artifacts.tracking.mlflow_names import AllowedNames, with_allowed_names
 from train_jobs.artifacts.tracking.mlflow_store import ARTIFACTS, SQLITE, forget_replacement, prepare, sqlite_path
 from train_jobs.artifacts.tracking.run_datasets import RunDataset, log_datasets
 from train_jobs.artifacts.tracking.run_files import log_files
@@ -322,6 +323,7 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=request.uri)
+    request = request.model_copy(update={"tags": with_allowed_names(request.tags)})
     experiment = _experiment_id(client, request)
     run_id = _existing(client, experiment, request)
     if run_id is None:
@@ -452,7 +454,7 @@ def _mark_primary(client: Any, experiment: str, primary: PrimaryMetric | None) -
     """Set the metric that an experiment is compared by, unless it has one."""
     if primary is not None and f"{PRIMARY_TAG}.name" not in client.get_experiment(experiment).tags:
         client.set_experiment_tag(experiment, f"{PRIMARY_TAG}.greaterIsBetter", str(primary.greater_is_better))
-        client.set_experiment_tag(experiment, f"{PRIMARY_TAG}.name", primary.name)
+        client.set_experiment_tag(experiment, f"{PRIMARY_TAG}.name", AllowedNames().of(primary.name))
 
 
 def _adopt(client: Any, experiment: str, request: TrackingRequest, run_id: str) -> None:

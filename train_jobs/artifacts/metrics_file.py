@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ SYSTEM_FOLDER = "system"
 """Folder of the metrics files of the machines, below that of metrics.jsonl."""
 SYSTEM_FILE = "node-{}.jsonl"
 """Name of the metrics file of a machine, by its number."""
+LARGEST_NUMBER = sys.float_info.max
+LAST_TIME = 253402300800  # start of the year 10000, which no date of Python reaches
 
 
 def metric_files(metrics: Path) -> dict[Path, str]:
@@ -59,14 +62,19 @@ def full_report(report: Any, written: float) -> dict[str, Any] | None:
 
     Args:
         report: a line of the file.
-        written: time of a report without one, seconds since the epoch.
+        written: time of a report without a possible one, seconds since the epoch.
     """
     if not isinstance(report, dict) or not isinstance(report.get("step"), int):
         return None
     values = report.get("metrics", {key: value for key, value in report.items() if key not in {"step", "time"}})
     if not isinstance(values, dict):
         return None
-    metrics = {key: value for key, value in values.items() if type(value) in {int, float}}
+    # a whole number in JSON may have any number of digits
+    metrics = {
+        key: value
+        for key, value in values.items()
+        if type(value) is float or (type(value) is int and abs(value) <= LARGEST_NUMBER)
+    }
     own = report.get("time")
-    when = float(own) if isinstance(own, int | float) else written
+    when = float(own) if isinstance(own, int | float) and 0 <= own < LAST_TIME else written
     return {"step": report["step"], "time": when, "metrics": metrics}

@@ -20,12 +20,14 @@ from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.artifacts.metrics_file import metric_files, read_reports
+from train_jobs.artifacts.tracking.mlflow_names import AllowedNames, with_allowed_names
 from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, first_line, sqlite_path
 from train_jobs.config.errors import StorageError, UserError
 
 BATCH = 1000  # MLflow's limit of metrics per request
 MOST_PARAMETERS = 100  # MLflow's limit per request
 PAGE = 500  # results of a search in one request
+STEPS = range(-(2**63), 2**63)  # a step is an int64 in MLflow
 LONGEST_VALUE = 6000  # MLflow's limit for the value of a parameter, in characters
 MIRRORED_FILE = "mirrored.json"
 LINEAGE_TAG = "orchestrator.lineage"
@@ -72,8 +74,10 @@ class Mirror:
         self._mirrored: dict[str, dict[int, tuple[int, float]]] = {}
         self._existing: frozenset[str] | None = None
         self._offsets: dict[Path, int] = {}
+        self._names = AllowedNames()
+        self._steps_warned = False
         if parameters:
-            self._log(parameters)
+            self._log(with_allowed_names(parameters))
 
     def _log(self, parameters: Mapping[str, str]) -> None:
         from mlflow.entities import Param
@@ -102,8 +106,11 @@ class Mirror:
             for behind, report in read_reports(file, start):
                 offsets[file] = behind
                 step, stamp = int(report["step"]), int(report["time"] * 1000)
+                if step not in STEPS:
+                    self._warn_of_step(step)
+                    continue
                 for key, value in report["metrics"].items():
-                    name = f"{prefix}{key}"
+                    name = self._names.of(f"{prefix}{key}")
                     points = self._points_of(name)
                     if _is_new(points.get(step), (stamp, float(value))):
                         points[step] = stamp, float(value)
@@ -113,6 +120,12 @@ class Mirror:
         # Only after all requests succeeded: after an error, the next call reads the same reports again.
         self._offsets = offsets
         return len(fresh)
+
+    def _warn_of_step(self, step: int) -> None:
+        if not self._steps_warned:
+            reason = f"MLflow cannot store step {step}: values of steps beyond 64 bits are left out"
+            print(f"warning: {reason}", file=sys.stderr)
+        self._steps_warned = True
 
     @property
     def copied_bytes(self) -> int:
