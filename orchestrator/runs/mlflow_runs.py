@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from orchestrator.runs.differences import Difference, Pairs
 from orchestrator.runs.significance import ScoreTests
@@ -30,6 +30,7 @@ from orchestrator.runs.tracking_server import (
     sign_in_fix,
 )
 from orchestrator.support.errors import AuthError, NotFoundError, ServiceError, StorageError
+from orchestrator.support.formatting import json_value
 from orchestrator.support.redact import HIDDEN, is_secret, redact
 from train_jobs.artifacts.tracking.mlflow_copy import flatten, search_all
 from train_jobs.artifacts.tracking.mlflow_store import SQLITE, Condition, examine, sqlite_path
@@ -75,6 +76,8 @@ class Dataset(NamedTuple):
 class MlflowRun(Config):
     """A run as MLflow knows it, or one of ours in the same form."""
 
+    model_config = ConfigDict(allow_inf_nan=True)  # a metric of a diverged run
+
     id: str
     """Id of the MLflow run, or the handle of one of ours."""
     name: str
@@ -115,9 +118,9 @@ class MlflowRun(Config):
         return ", ".join(f"{one.name} ({one.digest[:SHOWN_DIGEST]})" for one in self.data)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values, with name and value of the score."""
+        """Return the fields as JSON values, with name and value of the score; NaN and infinity become None."""
         score = {"name": self.score[0], "value": self.score[1]} if self.score else None
-        return {**self.model_dump(mode="json"), "score": score}
+        return dict(json_value({**self.model_dump(mode="json"), "score": score}))
 
 
 def read_runs(uri: str, *, experiment: str | None = None, limit: int | None = None) -> list[MlflowRun]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 import time
 from collections.abc import Iterable
+from typing import Any
 
 WIDTH = 80
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 LABEL = 14  # columns of the labels of a plan
+LARGEST_PLAIN = 1e7  # larger scores are shown in scientific notation
 
 Rows = Iterable[tuple[str, str]]
 """Label and text; an empty label continues the row above."""
@@ -67,6 +70,20 @@ def count(number: int) -> str:
         if number >= 100_000 and number >= size:
             return f"{number / size:.4g}{unit}"
     return str(number)
+
+
+def score_text(value: float) -> str:
+    """Return a score or a loss: `0.8934`, `1.798e+308`, `nan`."""
+    return f"{value:.4f}" if abs(value) < LARGEST_PLAIN else f"{value:.4g}"
+
+
+def json_value(value: Any) -> Any:
+    """Return a document with None for the numbers that JSON lacks: NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: json_value(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def duration(seconds: float) -> str:

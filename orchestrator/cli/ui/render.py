@@ -13,7 +13,7 @@ from orchestrator.cli.ui.terminal import Terminal, aligned, hint, paint_word, ta
 from orchestrator.jobs.registry import run_kind
 from orchestrator.runs.results import NOT_METRICS
 from orchestrator.runs.status import EndCause, RunState, RunStatus
-from orchestrator.support.formatting import ago, count, duration, money, when
+from orchestrator.support.formatting import ago, count, duration, money, score_text, when
 from train_jobs.config.errors import in_shell
 from train_jobs.config.visible import visible
 
@@ -50,7 +50,7 @@ def mlflow_table(runs: Sequence[MlflowRun], terminal: Terminal | None = None) ->
     """Return a table of runs as MLflow knows them, and of ours."""
     rows = []
     for run in runs:
-        score = "" if run.score is None else f"{run.score[0]} {run.score[1]:.4f}"
+        score = "" if run.score is None else f"{run.score[0]} {score_text(run.score[1])}"
         place = run.experiment or "(not in MLflow)"
         rows.append([run.name, run.state.value, score, run.data_text, place, run.user or "", ago(run.created)])
     return table(rows, ["RUN", "STATE", "SCORE", "DATA", "EXPERIMENT", "USER", "STARTED"], terminal)
@@ -104,7 +104,7 @@ def _scores(status: RunStatus) -> Rows:
     measured = {
         key.removeprefix(VALIDATION): status.metrics[key] for key in status.metrics if key.startswith(VALIDATION)
     }
-    shown = ", ".join(f"{name} {value:.4f}" for name, value in measured.items() if name not in NOT_METRICS)
+    shown = ", ".join(f"{name} {score_text(value)}" for name, value in measured.items() if name not in NOT_METRICS)
     return [("validation", shown)] if shown and status.results is None else []
 
 

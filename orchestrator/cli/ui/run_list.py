@@ -12,7 +12,7 @@ from orchestrator.cli.ui.terminal import Terminal, table
 from orchestrator.jobs.registry import job_kind
 from orchestrator.runs.results import NOT_METRICS
 from orchestrator.runs.status import SWEEP_TAG, TRIAL_TAG, RunState, RunStatus
-from orchestrator.support.formatting import ago, count, duration, money
+from orchestrator.support.formatting import ago, count, duration, money, score_text
 
 if TYPE_CHECKING:
     from orchestrator.sweep import Sweep
@@ -113,7 +113,7 @@ def sweep_row(sweep: Sweep) -> Row:
 
 def _best(line: str) -> str:
     try:
-        return f"{json.loads(line)['metrics']['best']:.4f}"
+        return score_text(json.loads(line)["metrics"]["best"])
     except (ValueError, KeyError):  # the driver is writing it
         return ""
 
@@ -132,10 +132,10 @@ def score(status: RunStatus) -> str:
             if name.startswith(VALIDATION)
         }
     if PRETRAINING_LOSS in found:
-        return f"MLM loss {found[PRETRAINING_LOSS]:.4f}"
+        return f"MLM loss {score_text(found[PRETRAINING_LOSS])}"
     measured = [name for name in found if name not in NOT_METRICS]
     named = [name for name in measured if name != "score"] or measured
-    return f"{named[0]} {found[named[0]]:.4f}" if named and job_kind(status.kind).scored else ""
+    return f"{named[0]} {score_text(found[named[0]])}" if named and job_kind(status.kind).scored else ""
 
 
 def progress(status: RunStatus) -> str:

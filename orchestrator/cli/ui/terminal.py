@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from orchestrator.support.formatting import bytes_text, duration
+from orchestrator.support.formatting import bytes_text, duration, json_value
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -198,9 +198,10 @@ def shortened(text: str, width: int | None) -> str:
 
 
 def print_document(document: Any, style: str) -> None:
-    """Print one JSON or YAML document on stdout."""
+    """Print one JSON or YAML document on stdout; NaN and infinity become null."""
     import json
 
+    document = json_value(document)
     if style == "json":
         print(json.dumps(document, indent=2))
         return

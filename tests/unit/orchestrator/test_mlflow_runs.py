@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -153,6 +155,25 @@ def test_secrets_of_others_are_not_shown(command: Callable[..., Finished], store
     listed = command("list", "--mlflow", str(store), "-o", "json")
     assert listed.json[0]["params"]["learning_rate"] == "0.0500"
     assert "hf_Zk3" not in listed.out
+
+
+def test_nan_and_infinite_metrics_are_shown(command: Callable[..., Finished], store: Path) -> None:
+    """MLflow stores infinity as the largest double, of 309 digits."""
+    runs = [log_run(store, name) for name in ("diverged", "exploded", "fine")]
+    client = MlflowClient(tracking_uri=f"sqlite:///{store}")
+    for run, number in zip(runs, (math.nan, math.inf, 0.5), strict=True):
+        client.log_metric(run, "eval/accuracy", number)
+    listed = command("list", "--mlflow", str(store))
+    assert listed.code == 0, listed.err
+    shown = {line.split()[0]: line.split()[3] for line in listed.out.splitlines()[1:]}
+    assert shown == {"diverged": "nan", "exploded": "1.798e+308", "fine": "0.5000"}
+    found = command("list", "--mlflow", str(store), "-o", "json")
+    assert "NaN" not in found.out
+    assert [one["score"]["value"] for one in found.json] == [0.5, sys.float_info.max, None]
+    assert command("diff", "diverged", "fine", "--mlflow", str(store)).code == 0
+    compared = command("diff", "diverged", "fine", "--mlflow", str(store), "-o", "json")
+    assert compared.json["results"]["validation_accuracy"] == {"a": None, "b": 0.5, "difference": None}
+    assert "NaN" not in compared.out
 
 
 def test_all_pages_are_read(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
