@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from pydantic import ConfigDict, Field
 
@@ -231,16 +232,33 @@ def _client(uri: str) -> Iterator[Any]:
 def _checked(uri: str) -> str:
     """Return a tracking URI that MLflow takes, after a look at the file or the folder that it is."""
     refuse_credentials(uri)
+    address = urlsplit(uri)
+    folder = Path(unquote(address.path) if address.scheme == "file" else uri)
+    if address.scheme == "file" or ("://" not in uri and folder.is_dir()):
+        _check_file_store(folder)
+        # MLflow wants to be asked for its former store, a folder of files
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        return folder.absolute().as_uri()
     if "://" not in uri and uri != DATABRICKS:
-        if Path(uri).is_dir():  # MLflow wants to be asked for its former store, a folder of files
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-            return Path(uri).absolute().as_uri()
         uri = f"{SQLITE}{Path(uri).absolute()}"
     path = sqlite_path(uri)
     if path is not None and (found := examine(path)).condition != Condition.READY:
         fix = f"mlflow db upgrade {in_shell(uri)}" if found.condition == Condition.OLD else f"ls -l {in_shell(path)}"
         raise StorageError(f"cannot read the MLflow store: {found.reason}", fix=found.fix or fix)
     return uri
+
+
+def _check_file_store(folder: Path) -> None:
+    """Require that a folder has an experiment: MLflow would write into any other one, or create it."""
+    if any("experiment_id:" in file.read_text(errors="replace") for file in folder.glob("*/meta.yaml")):
+        return
+    inside = next((path for path in (folder / "mlruns", folder / "mlflow.db") if path.exists()), None)
+    raise StorageError(
+        f"{folder} is not an MLflow store: it has no experiment folder",
+        fix=f"orchestrator list --mlflow {in_shell(inside)}"
+        if inside
+        else "give the address of a server, an SQLite file or a folder mlruns",
+    )
 
 
 def _experiments(client: Any, name: str | None) -> dict[str, Any]:

@@ -219,6 +219,22 @@ def test_folder_of_files_is_read(console: Console, monkeypatch: pytest.MonkeyPat
     assert (found["name"], found["state"], found["score"]["name"]) == ("from-files", "running", "validation_f1")
 
 
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_folder_that_is_no_store_is_refused(command: Callable[..., Finished], tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "project"
+    (folder / "recipe").mkdir(parents=True)
+    (folder / "recipe" / "meta.yaml").write_text("package: {name: x}\n")
+    (folder / "mlflow.db").touch()
+    done = command("list", "--mlflow", form.format(folder))
+    assert (done.code, done.out) == (1, "")
+    assert done.err.splitlines()[0] == f"error[storage]: {folder} is not an MLflow store: it has no experiment folder"
+    assert f"orchestrator list --mlflow {folder}/mlflow.db" in done.err
+    assert sorted(path.name for path in folder.rglob("*")) == ["meta.yaml", "mlflow.db", "recipe"]
+    missing = command("list", "--mlflow", form.format(tmp_path / "missing"))
+    assert missing.code == 1, missing.err
+    assert not (tmp_path / "missing").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "ours"),
     [("eval/f1", "validation_f1"), ("dev_loss", "validation_loss"), ("validate", "validate"), ("test_f1", "test_f1")],
