@@ -9,6 +9,7 @@ Other tools name their parameters and metrics differently. Where a name means th
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -63,6 +64,7 @@ OUR_NAMES = {
     "max_seq_length": ("data.max_length", "data.sequence_length"),
 }
 SHOWN_DIGEST = 8
+UNQUOTABLE = re.compile(r"['\\]")
 
 
 class Dataset(NamedTuple):
@@ -158,8 +160,10 @@ def find_run(uri: str, run: str) -> MlflowRun:
     with _client(uri) as client:
         experiments = _experiments(client, None)
         column = "run_id" if len(run) == 32 and set(run) <= set("0123456789abcdef") else "run_name"
-        text = run.replace("'", "\\'")
-        found = list(islice(_runs(client, experiments, f"attributes.{column} = '{text}'"), 2))
+        # MLflow's filters have no escape for an apostrophe, but the wildcard _ matches one
+        pattern = UNQUOTABLE.sub("_", run)
+        matches = _runs(client, experiments, f"attributes.{column} {'=' if pattern == run else 'LIKE'} '{pattern}'")
+        found = list(islice((one for one in matches if run in (one.id, one.name)), 2))
     if len(found) == 1:
         return found[0]
     problem = f"more than one run is named {run}" if found else f"unknown run {run!r}"

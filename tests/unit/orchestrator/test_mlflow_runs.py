@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.cli.main import main
-from orchestrator.runs.mlflow_runs import our_metric, read_runs
+from orchestrator.runs.mlflow_runs import find_run, our_metric, read_runs
 from tests.conftest import Console, Finished, write_spec
 from tests.mlflow_runs import wait_for_copy
 from train_jobs.artifacts.tracking import mlflow_copy
@@ -148,6 +148,13 @@ def test_run_is_found_by_id_and_ambiguous_name_is_refused(command: Callable[...,
     unknown = command("diff", runs[0], "no 'one'", "--mlflow", str(store))
     assert (unknown.code, "unknown run \"no 'one'\"" in unknown.err) == (5, True), unknown.err
     assert command("diff", *runs).code == 5
+
+
+@pytest.mark.parametrize("name", ["it's a run", 'the "best" run', """it's the "best" run""", "a\\'b", "100% _"])
+def test_run_with_quotes_in_its_name_is_found(store: Path, name: str) -> None:
+    run = log_run(store, name)
+    log_run(store, "another")
+    assert find_run(str(store), name).id == run
 
 
 def test_secrets_of_others_are_not_shown(command: Callable[..., Finished], store: Path) -> None:
