@@ -25,6 +25,7 @@ REFUSED = (401, 403)
 NO_ANSWER = re.compile(r"Read timed out|Remote end closed connection|\[Errno -?\d+\] (?P<error>[\w ]+)")
 POLL_SECONDS = 1.0
 DATABRICKS = "databricks"
+ADDRESSES = "--to http://HOST:5000, sqlite:///FILE or databricks"
 
 
 def set_defaults() -> None:
@@ -65,9 +66,7 @@ def checked_address(uri: str) -> str:
     """
     refuse_credentials(uri)
     if uri != DATABRICKS and "://" not in uri:
-        raise UsageError(
-            f"invalid tracking URI {uri!r}: it has no scheme", fix="--to http://HOST:5000, sqlite:///FILE or databricks"
-        )
+        raise UsageError(f"invalid tracking URI {uri!r}: it has no scheme", fix=ADDRESSES)
     path = sqlite_path(uri)
     return uri if path is None else f"{SQLITE}{path.absolute()}"
 
@@ -94,6 +93,7 @@ def check_server(uri: str, seconds: float = 0.0) -> None:
     Raises:
         AuthError: it refused the credentials.
         ServiceError: it did not answer.
+        UsageError: MLflow does not support the address, or the driver of its database is not installed.
     """
     if sqlite_path(uri) is not None:
         return
@@ -103,11 +103,27 @@ def check_server(uri: str, seconds: float = 0.0) -> None:
         if is_sign_in_refused(problem):
             facts = {"server": uri, "reason": reason_of(problem)}
             raise AuthError("cannot sign in to MLflow", facts=facts, fix=sign_in_fix(uri)) from problem
+        _check_supported(uri, problem)
         if time.monotonic() > until:
             facts = {"server": uri, "reason": reason_of(problem)}
             fix = "start the server or correct the address, then repeat the command; it copies the rest"
             raise ServiceError("cannot reach MLflow", facts=facts, fix=fix) from problem
         time.sleep(POLL_SECONDS)
+
+
+def _check_supported(uri: str, problem: Exception) -> None:
+    """Raise a UsageError if a request failed because of its address: waiting for a server would change nothing."""
+    from mlflow.exceptions import MlflowException, RestException
+    from sqlalchemy.exc import ArgumentError
+
+    lead = f"cannot use the tracking URI {uri}"
+    if isinstance(problem, ModuleNotFoundError):
+        fix = f"install {problem.name} in the environment of orchestrator"
+        raise UsageError(f"{lead}: its driver {problem.name} is not installed", fix=fix) from problem
+    own = isinstance(problem, MlflowException) and not isinstance(problem, RestException)  # not the answer of a server
+    refused = own and getattr(problem, "error_code", "") == "INVALID_PARAMETER_VALUE"
+    if refused or isinstance(problem, ArgumentError):
+        raise UsageError(f"{lead}: MLflow does not support it", fix=ADDRESSES) from problem
 
 
 def _problem(uri: str) -> Exception | None:

@@ -219,7 +219,7 @@ def sync_mlflow(arguments: argparse.Namespace) -> int:
     Raises:
         AuthError: the server of --to refused the credentials.
         ServiceError: it does not answer.
-        UsageError: neither runs nor --all are given, or both, or the address has no scheme.
+        UsageError: neither runs nor --all are given, or both, or MLflow cannot use the address.
     """
     if arguments.all == bool(arguments.name):
         raise UsageError("cannot sync with MLflow: give either runs or --all", fix="orchestrator mlflow sync --all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,6 +15,7 @@ import pytest
 from orchestrator.backends.folder.mlflow_sync import sync_run
 from orchestrator.backends.folder.run_folder import FolderRequest
 from orchestrator.backends.folder.supervision import TrackedRun
+from orchestrator.cli.main import main
 from orchestrator.support.errors import ServiceError
 from orchestrator.support.secret_sources import without_credentials
 from tests.conftest import Console
@@ -122,6 +124,33 @@ def test_credentials_in_an_address_are_not_shown(form: str, tmp_path: Path) -> N
         assert "must not contain credentials" in done.err
         assert "MLFLOW_TRACKING_USERNAME" in done.err
         assert PASSWORD not in done.err
+
+
+@pytest.mark.parametrize(
+    ("uri", "problem", "fix"),
+    [
+        ("foo://x", "MLflow does not support it", "--to http://HOST:5000, sqlite:///FILE or databricks"),
+        ("file:///missing", "MLflow does not support it", "--to http://HOST:5000, sqlite:///FILE or databricks"),
+        ("mysql+pymysql://h/db", "its driver pymysql is not installed", "install pymysql in the environment of "),
+        ("mysql+unknown://h/db", "MLflow does not support it", "--to http://HOST:5000, sqlite:///FILE or databricks"),
+    ],
+)
+def test_unusable_address_is_a_usage_error(
+    uri: str,
+    problem: str,
+    fix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The message concerns the address: no server is away, and waiting changes nothing."""
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    assert main(["mlflow", "sync", "--all", "--to", uri]) == 2
+    shown = capsys.readouterr().err
+    assert f"error[usage]: cannot use the tracking URI {uri}: {problem}\n" in shown
+    assert fix in shown
 
 
 def test_token_of_a_runs_server_reaches_no_other_one(
