@@ -10,7 +10,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -241,13 +241,8 @@ class Backend(ABC):
         Raises:
             StorageError: it is damaged.
         """
-        try:
+        with reporting_damage(run, self.folder(run) or run, PLAN):
             return dict(json.loads(self.read(run, PLAN)))
-        except ValueError as problem:
-            facts = {"where": self.folder(run) or run, "reason": f"{PLAN}: {problem}"}
-            raise StorageError(
-                f"cannot read run {run}: it is damaged", facts=facts, fix=f"orchestrator status {run}"
-            ) from problem
 
     def result(self, run: str) -> dict[str, Any]:
         """Return the job's final figures; empty until it has completed."""
@@ -275,6 +270,28 @@ class Backend(ABC):
         from orchestrator.backends.lineage_check import Records, checked_lineage
 
         return checked_lineage(self.handle(run), self._home, Records(self.read, self.folder))
+
+
+@contextmanager
+def reporting_damage(run: str, where: Path | str, name: str) -> Iterator[None]:
+    """Report a document of a run that is missing, torn or without its fields as damage of the run.
+
+    Args:
+        run: name of the run.
+        where: its folder, or its name if it has none on this machine.
+        name: name of the document.
+
+    Raises:
+        StorageError: the block could not read the document.
+    """
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        reason = f"{name}: {type(problem).__name__}: {problem}".splitlines()[0]
+        facts = {"where": where, "reason": reason}
+        raise StorageError(
+            f"cannot read run {run}: it is damaged", facts=facts, fix=f"orchestrator status {run}"
+        ) from problem
 
 
 def no_such_output(run: str, state: RunState, asked: Sequence[str], known: Collection[str]) -> NotFoundError:

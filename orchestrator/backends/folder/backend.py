@@ -22,6 +22,7 @@ from orchestrator.backends.base import (
     Backend,
     Progress,
     Submission,
+    reporting_damage,
 )
 from orchestrator.backends.capabilities import CopiesToMlflow, Deletes, DeletesWeights, Inspects, Registers
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
@@ -44,6 +45,7 @@ from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError, UsageError
 from orchestrator.support.home import run_names, similar_run
 from orchestrator.support.secret_sources import look_up
+from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.config.errors import in_shell
@@ -79,10 +81,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         except (OSError, ValueError, KeyError) as problem:
             if not run.path.is_dir():  # deleted meanwhile
                 raise NotFoundError(f"unknown run {name!r}", fix="orchestrator list") from None
+            plan = read_object(run.path / PLAN) or {}
             # a status, not an error: one damaged folder must not hide all other runs from `list`
             return RunStatus(
                 name=name,
                 handle=str(Handle(self.name, name)),
+                kind=plan.get("spec", {}).get("kind", DEFAULT),
                 state=RunState.FAILED,
                 reason=f"the run's folder is damaged: {type(problem).__name__}: {problem}".splitlines()[0],
                 created=run.path.stat().st_mtime,
@@ -186,13 +190,18 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         Processes that outlived a killed supervisor are ended here, within 10 s.
         """
         run = self._existing(name)
-        if run.state().state.terminal:
+        try:
+            ended = run.state().state.terminal
+        except (OSError, ValueError):  # damaged: only the lock shows whether a supervisor lives
+            ended = not run.locked()
+        if ended:
             end_survivors(run)
             return
         # First the file, then the signal: a supervisor that is only starting has no pid to signal, and looks for the
         # file before it starts the job.
         run.cancel_file.touch()
-        with suppress(ConflictError):  # it has no supervisor, none yet, or another user's, which reads the file
+        # it has no supervisor, none yet, one of a damaged state, or another user's: each reads the file
+        with suppress(ConflictError, StorageError):
             self._signal(name, signal.SIGTERM)
 
     def stacks(self, name: str) -> dict[int, str]:
@@ -201,18 +210,20 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         Raises:
             ConflictError: the run is not running.
             NotFoundError: it does not exist.
+            StorageError: its folder is damaged.
         """
         run = self._existing(name)
-        state = run.state().state
-        if state != RunState.RUNNING and not survivors(run):
+        if not survivors(run) and (state := run.known_state().state) != RunState.RUNNING:
             left = sorted(run.stacks.glob("hang-rank-*.txt"))
             raise ConflictError(
                 f"cannot show the stacks of run {name}: it is {state}",
                 facts={"last hang": ", ".join(map(str, left))} if left else None,
                 fix=f"less {in_shell(left[0])}" if left else f"orchestrator status {name}",
             )
-        request = run.read_json(REQUEST)
-        return ranks_stacks(run, range(request["nodes"] * request["processes_per_node"]))
+        with reporting_damage(name, run.path, REQUEST):
+            request = run.read_json(REQUEST)
+            ranks = range(request["nodes"] * request["processes_per_node"])
+        return ranks_stacks(run, ranks)
 
     def delete(self, name: str) -> None:
         """Delete a finished run with all its files; processes that outlived its supervisor are ended first.
@@ -362,16 +373,19 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
 
         Raises:
             ConflictError: it completed, or is still running.
+            StorageError: its state or its request is damaged.
             UsageError: a secret of the run is not to be had.
         """
         self._existing(run.name)  # not deleted meanwhile
-        state = run.state()
+        state = run.known_state()
         if not state.state.resumable or run.locked():
             raise ConflictError(
                 f"cannot resume run {run.name}: it is {state.state}",
                 fix=f"orchestrator {'status' if state.state.terminal else 'attach'} {run.name}",
             )
-        look_up(run.read_json(REQUEST).get("secrets", {}), os.environ)
+        with reporting_damage(run.name, run.path, REQUEST):
+            secrets = run.read_json(REQUEST).get("secrets", {})
+        look_up(secrets, os.environ)
         return state
 
     def _requeue(self, run: RunFolder, state: LocalState, request: FolderRequest | None = None) -> None:
@@ -421,9 +435,10 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
 
         Raises:
             ConflictError: it has none, or another user's.
+            StorageError: its state is damaged.
         """
         run = self._existing(name)
-        pid = run.state().pid
+        pid = run.known_state().pid
         # the lock proves that the pid is the supervisor's: that of a dead one may belong to any other process
         if pid is None or not run.locked():
             raise ConflictError(f"cannot preempt run {name}: it is not running", fix=f"orchestrator status {name}")

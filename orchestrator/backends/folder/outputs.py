@@ -35,8 +35,8 @@ def outputs_of(run: RunFolder) -> dict[str, Path]:
     for path in sorted(run.outputs.glob("*")):
         if not (path.name.startswith(".") or RANK_ERROR.fullmatch(path.name)):
             found[path.stem if path.is_file() else path.name] = path
-    if "result" in found and "store" in (result := run.read_json("outputs/result.json")):
-        found["store"] = Path(result["store"])  # shared by all runs, and therefore elsewhere
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no store, or a damaged result, which is copied as it is
+        found["store"] = Path(run.read_json("outputs/result.json")["store"])  # shared by all runs: elsewhere
     return {name: path for name, path in sorted(found.items()) if path.exists()}
 
 
@@ -59,7 +59,7 @@ def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, p
     """
     known = outputs_of(run)
     if unknown := [name for name in outputs if name not in known]:
-        raise no_such_output(run.name, run.state().state, unknown, known)
+        raise no_such_output(run.name, run.known_state().state, unknown, known)
     sources = [known[name] for name in outputs or known]
     targets = [to / source.name for source in sources]
     taken = [target for target in targets if (any(target.iterdir()) if target.is_dir() else target.exists())]
@@ -181,7 +181,7 @@ def _delete_weights(run: RunFolder, why: str) -> bool:
     weights, trash = _weights(run)
     if not weights and not trash:  # the run was deleted meanwhile
         return True
-    state = run.state()
+    state = run.known_state()
     if not state.state.terminal or run.locked():  # it was resumed meanwhile
         return False
     try:

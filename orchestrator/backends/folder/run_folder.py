@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
-from orchestrator.backends.base import CONFIG, PLAN, REQUEST, Request
+from orchestrator.backends.base import CONFIG, PLAN, REQUEST, Request, reporting_damage
 from orchestrator.runs.status import EndCause, RunAttempt
 from orchestrator.runs.supervised_folder import Below, SupervisedFolder, SupervisedState, reserve_bytes
 from orchestrator.runs.tracked_run import default_uri
@@ -168,6 +168,15 @@ class RunFolder(SupervisedFolder[LocalState]):
         document: dict[str, Any] = json.loads(_request_text(path) if name == REQUEST else path.read_text())
         moved = self.moved_home()
         return document if moved is None else moved.follow(document)
+
+    def known_state(self) -> LocalState:
+        """Return the state, see `state`.
+
+        Raises:
+            StorageError: state.json is missing or damaged.
+        """
+        with reporting_damage(self.name, self.path, self.state_file.name):
+            return self.state()
 
     def moved_home(self) -> MovedHome | None:
         """Return how the home was moved or copied since the documents were written; None: it was not."""

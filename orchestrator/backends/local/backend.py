@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.base import Submission
+from orchestrator.backends.base import REQUEST, Submission, reporting_damage
 from orchestrator.backends.capabilities import Preempts, Resumes
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.run_folder import RunFolder, job_arguments
@@ -68,13 +68,14 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
 
         Raises:
             ConflictError: the run completed or is still running, a process of it cannot be ended, or the port is taken.
-            StorageError: the run's folder cannot be written.
+            StorageError: the run's folder is damaged, or cannot be written.
             UsageError: `processes` is less than 1, or exceeds the sequences of a global batch.
         """
         run = self._existing(name)
         with run.changing("resume"):
             state = self._resumable(run)
-            request = LocalRequest.model_validate(run.read_json("request.json"))
+            with reporting_damage(name, run.path, REQUEST):
+                request = LocalRequest.model_validate(run.read_json(REQUEST))
             end_survivors(run)  # they may hold the port
             check_port(request.master_port)
             changed = None if processes is None else _with_processes(request, processes, self.plan(name))

@@ -1,0 +1,76 @@
+"""Commands on runs with a damaged file: an error with file, damage and fix, and processes that are left end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.folder.run_folder import RUN_VARIABLE
+from orchestrator.runs.status import RunState
+from tests.run_folders import make_run
+from tests.unit.cli.conftest import Command
+
+DAMAGES = [None, "", '{"state": "run', "null"]
+
+
+def damage(path: Path, content: str | None) -> None:
+    """Replace the content of a file; None deletes the file."""
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+
+
+@pytest.mark.parametrize("content", DAMAGES)
+def test_cancel_of_damaged_state_ends_survivors(home: Path, orchestrator: Command, content: str | None) -> None:
+    run = make_run(home, "one", RunState.RUNNING, plan={"spec": {"kind": "finetune", "tags": {}}})
+    damage(run.state_file, content)
+    survivor = subprocess.Popen(["sleep", "600"], env={**os.environ, RUN_VARIABLE: str(run.path)})
+    waiter = threading.Thread(target=survivor.wait)  # a process that nobody waits for still exists after its end
+    waiter.start()
+    try:
+        done = orchestrator("cancel", "one", "-o", "json")
+    finally:
+        survivor.kill()
+        waiter.join()
+    assert survivor.returncode == -signal.SIGTERM
+    assert done.code == 0
+    (status,) = done.json
+    assert (status["state"], status["kind"]) == ("failed", "finetune")
+    assert "damaged" in status["reason"]
+    assert "ended 1 processes of run one" in done.err
+
+
+def test_cancel_of_damaged_state_asks_living_supervisor(home: Path, orchestrator: Command) -> None:
+    run = make_run(home, "one", RunState.RUNNING)
+    run.state_file.write_text("")
+    with run.lock():
+        assert orchestrator("cancel", "one", "--no-wait").code == 0
+        assert run.cancel_file.exists()
+
+
+@pytest.mark.parametrize("verb", ["debug", "preempt", "resume"])
+@pytest.mark.parametrize("content", DAMAGES)
+def test_damaged_state_is_a_storage_error(home: Path, orchestrator: Command, verb: str, content: str | None) -> None:
+    run = make_run(home, "one", RunState.RUNNING)
+    damage(run.state_file, content)
+    done = orchestrator(verb, "one", *(["-o", "json"] if verb == "debug" else []))
+    assert done.code == 1
+    assert done.err.startswith("error[storage]: cannot read run one: it is damaged\n")
+    assert "state.json" in done.err
+    if verb == "debug":
+        assert json.loads(done.out)["error"]["fix"] == "orchestrator status one"
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}"])
+def test_damaged_request_is_a_storage_error(home: Path, orchestrator: Command, content: str) -> None:
+    (make_run(home, "one", RunState.FAILED).path / "request.json").write_text(content)
+    done = orchestrator("resume", "one")
+    assert done.err.startswith("error[storage]: cannot read run one: it is damaged\n")
+    assert "request.json" in done.err
