@@ -249,6 +249,7 @@ class Run:
         Raises:
             NotFoundError: it has not started to train.
             ConflictError: its lineage does not verify.
+            StorageError: a document of it, or of a run that it starts from, is damaged.
         """
         return self._backend.lineage(self.name)
 
@@ -262,7 +263,7 @@ class Run:
 
         Raises:
             UsageError: the job neither trains nor evaluates, or the runs have no figures in common.
-            StorageError: the file cannot be written.
+            StorageError: the file cannot be written, or a run is damaged.
         """
         from orchestrator.reports.pages.comparison import write_report
 
@@ -352,6 +353,9 @@ class Run:
         Args:
             other: run b.
             patch: also return the changed lines of code.
+
+        Raises:
+            StorageError: one of them is damaged.
         """
         from orchestrator.runs.differences import compare
 

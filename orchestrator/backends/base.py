@@ -10,14 +10,15 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from orchestrator.runs.run_documents import parse_object
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.access import open_home
-from orchestrator.support.errors import NotFoundError, StorageError
+from orchestrator.support.errors import NotFoundError
 from train_jobs.artifacts.lineage import METRICS_FILE, seed_folder
 from train_jobs.config import Config, closest, did_you_mean
 
@@ -241,12 +242,18 @@ class Backend(ABC):
         Raises:
             StorageError: it is damaged.
         """
-        with reporting_damage(run, self.folder(run) or run, PLAN):
-            return dict(json.loads(self.read(run, PLAN)))
+        return self._object(run, PLAN, self.read(run, PLAN))
 
     def result(self, run: str) -> dict[str, Any]:
-        """Return the job's final figures; empty until it has completed."""
-        return dict(json.loads(self.read(run, RESULT) or b"{}"))
+        """Return the job's final figures; empty until it has completed.
+
+        Raises:
+            StorageError: they are damaged.
+        """
+        return self._object(run, RESULT, self.read(run, RESULT) or b"{}")
+
+    def _object(self, run: str, name: str, content: bytes) -> dict[str, Any]:
+        return parse_object(run, self.folder(run) or run, name, content)
 
     def metrics(self, run: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the job's reports {step, time, metrics}, the oldest first.
@@ -266,32 +273,11 @@ class Backend(ABC):
         Raises:
             NotFoundError: the run does not exist, or has not begun to train.
             ConflictError: its lineage does not verify.
+            StorageError: a document of it, or of a run that it starts from, is damaged.
         """
         from orchestrator.backends.lineage_check import Records, checked_lineage
 
         return checked_lineage(self.handle(run), self._home, Records(self.read, self.folder))
-
-
-@contextmanager
-def reporting_damage(run: str, where: Path | str, name: str) -> Iterator[None]:
-    """Report a document of a run that is missing, torn or without its fields as damage of the run.
-
-    Args:
-        run: name of the run.
-        where: its folder, or its name if it has none on this machine.
-        name: name of the document.
-
-    Raises:
-        StorageError: the block could not read the document.
-    """
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        reason = f"{name}: {type(problem).__name__}: {problem}".splitlines()[0]
-        facts = {"where": where, "reason": reason}
-        raise StorageError(
-            f"cannot read run {run}: it is damaged", facts=facts, fix=f"orchestrator status {run}"
-        ) from problem
 
 
 def no_such_output(run: str, state: RunState, asked: Sequence[str], known: Collection[str]) -> NotFoundError:

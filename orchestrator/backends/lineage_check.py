@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.runs.lineage_report import Check, CheckedLineage, Verdict
+from orchestrator.runs.run_documents import parse_object
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.home import FINGERPRINT_CACHE, TOKEN_STORES
@@ -37,8 +37,12 @@ class Records:
     """A run's folder on this machine."""
 
     def document(self, run: str, name: str) -> dict[str, Any]:
-        """Return a JSON document of a run; empty if it has none."""
-        return dict(json.loads(self.read(run, name) or b"{}"))
+        """Return a JSON document of a run; empty if it has none.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        return parse_object(run, self.folder(run) or run, name, self.read(run, name) or b"{}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ def checked_lineage(handle: Handle, home: Path, records: Records) -> CheckedLine
     Raises:
         NotFoundError: the run has not begun to train.
         ConflictError: a link does not verify.
+        StorageError: a document of the run, or of one that it starts from, is damaged.
     """
     run = handle.name
     data = records.read(run, LINEAGE_FILE)
@@ -73,10 +78,12 @@ def checked_lineage(handle: Handle, home: Path, records: Records) -> CheckedLine
     stores = Path(records.document(run, "request.json").get("token_stores", home / TOKEN_STORES))
     cache = home / FINGERPRINT_CACHE
     models = _models(lineage, makers)
+    own = makers.get(lineage.head.hash)
+    config = own.config if own else {}
     checks = {}
     for link in lineage.links:
         if link.kind == "data":
-            checks[link.hash] = _check_store(link, _store_of(link, makers[lineage.head.hash].config, stores), cache)
+            checks[link.hash] = _check_store(link, _store_of(link, config, stores), cache)
         elif link.kind == "tables":
             checks[link.hash] = _check_tables(link, _task_files(link, lineage, makers), cache)
         else:

@@ -22,7 +22,6 @@ from orchestrator.backends.base import (
     Backend,
     Progress,
     Submission,
-    reporting_damage,
 )
 from orchestrator.backends.capabilities import CopiesToMlflow, Deletes, DeletesWeights, Inspects, Registers
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
@@ -39,6 +38,7 @@ from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.hidden_folders import abandoned, delete_abandoned, delete_folder
 from orchestrator.runs.results import read_results
+from orchestrator.runs.run_documents import reporting_damage
 from orchestrator.runs.status import Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.runs.tracked_run import Synced
 from orchestrator.support.access import process_owner

@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
-from orchestrator.backends.base import CONFIG, PLAN, REQUEST, Request, reporting_damage
+from orchestrator.backends.base import CONFIG, PLAN, REQUEST, Request
+from orchestrator.runs.run_documents import reporting_damage
 from orchestrator.runs.status import EndCause, RunAttempt
 from orchestrator.runs.supervised_folder import Below, SupervisedFolder, SupervisedState, reserve_bytes
 from orchestrator.runs.tracked_run import default_uri

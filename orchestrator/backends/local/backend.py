@@ -7,12 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.base import REQUEST, Submission, reporting_damage
+from orchestrator.backends.base import REQUEST, Submission
 from orchestrator.backends.capabilities import Preempts, Resumes
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.run_folder import RunFolder, job_arguments
 from orchestrator.backends.folder.run_processes import end_survivors
 from orchestrator.backends.local.launch import LocalRequest, check_port
+from orchestrator.runs.run_documents import reporting_damage
 from orchestrator.runs.status import Handle
 from orchestrator.specs.compute import usable_cores
 from orchestrator.support.errors import UsageError

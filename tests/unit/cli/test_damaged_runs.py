@@ -32,7 +32,7 @@ def test_cancel_of_damaged_state_ends_survivors(home: Path, orchestrator: Comman
     run = make_run(home, "one", RunState.RUNNING, plan={"spec": {"kind": "finetune", "tags": {}}})
     damage(run.state_file, content)
     survivor = subprocess.Popen(["sleep", "600"], env={**os.environ, RUN_VARIABLE: str(run.path)})
-    waiter = threading.Thread(target=survivor.wait)  # a process that nobody waits for still exists after its end
+    waiter = threading.Thread(target=survivor.wait)  # without a wait, a process that ended still exists
     waiter.start()
     try:
         done = orchestrator("cancel", "one", "-o", "json")
@@ -74,3 +74,16 @@ def test_damaged_request_is_a_storage_error(home: Path, orchestrator: Command, c
     done = orchestrator("resume", "one")
     assert done.err.startswith("error[storage]: cannot read run one: it is damaged\n")
     assert "request.json" in done.err
+
+
+@pytest.mark.parametrize("words", [("report", "one"), ("diff", "one", "two"), ("diff", "two", "one")])
+@pytest.mark.parametrize("content", ['{"metrics": {"loss"', "[]", '"x"'])
+def test_damaged_result_is_named(home: Path, orchestrator: Command, words: tuple[str, ...], content: str) -> None:
+    make_run(home, "two")
+    damaged = make_run(home, "one").outputs / "result.json"
+    damaged.write_text(content)
+    done = orchestrator(*words)
+    assert done.code == 1
+    assert done.err.startswith("error[storage]: cannot read run one: it is damaged\n")
+    assert "result.json" in done.err
+    assert str(damaged.parents[1]) in done.err

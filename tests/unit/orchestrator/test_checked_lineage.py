@@ -13,7 +13,7 @@ from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.lineage_report import CheckedLineage, Verdict, lineage_text
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ConflictError, NotFoundError
+from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from train_jobs.artifacts.files import checked_json, file_sha256
 from train_jobs.artifacts.lineage import Attempt, DataFacts, ExternalFacts, Lineage, Link, PretrainFacts, store_digest
 
@@ -227,6 +227,20 @@ def test_missing_or_damaged_lineage_is_an_error(tmp_path: Path, alpha: tuple[Run
         LocalBackend(tmp_path).lineage("alpha-1")
     with pytest.raises(NotFoundError, match="unknown run 'gamma'"):
         LocalBackend(tmp_path).lineage("gamma")
+
+
+@pytest.mark.parametrize("name", ["config.json", "request.json"])
+def test_torn_document_of_a_run_is_named(tmp_path: Path, alpha: tuple[RunFolder, Lineage], name: str) -> None:
+    (alpha[0].path / name).write_text('{"half": ')
+    with pytest.raises(StorageError, match="cannot read run alpha-1: it is damaged") as caught:
+        LocalBackend(tmp_path).lineage("alpha-1")
+    assert str(caught.value.facts["reason"]).startswith(f"{name}: ")
+
+
+def test_lineage_without_config_is_checked(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+    """The store is found among the token stores; where the run left its model is unknown."""
+    (alpha[0].path / "config.json").unlink()
+    assert check_lineage(tmp_path, "alpha-1")[1] == [Verdict.VERIFIED, Verdict.ABSENT]
 
 
 def test_chain_prints_from_top_to_bottom_in_80_columns(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
