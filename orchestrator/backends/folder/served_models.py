@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,12 @@ from orchestrator.support.home import compile_variables
 from orchestrator.support.moved_home import FolderIdentity
 from train_jobs.artifacts.files import hold, write_text
 from train_jobs.artifacts.host import boot_id, process_started
+from train_jobs.artifacts.mounts import write_error
 from train_jobs.config.errors import in_shell
 
 ENDPOINTS = "endpoints"  # below the home folder
+START_SECONDS = 1800.0  # to load a model, which can take minutes from a slow disk
+POLL_SECONDS = 1.0
 
 
 def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None) -> dict[str, Any]:
@@ -44,6 +50,7 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
         UsageError: the endpoint's name is invalid.
         NotFoundError: the run's model is missing.
         ServiceError: it did not start.
+        StorageError: the server cannot be recorded, and is ended.
     """
     check_endpoint(endpoint)
     require_model(status)
@@ -64,11 +71,15 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
                 fix=f"orchestrator model delete {endpoint} -y",
             )
         words = ["--model", status.model, *(["--require-signature", str(key)] if key is not None else [])]
-        pid, port = _start_server(words, endpoint, path.with_suffix(".log"))
-        found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
-        place = FolderIdentity.of(path.parent).model_dump()
-        identity = {"pid": pid, "started": process_started(pid), "boot": boot_id(), "folder": place}
-        write_text(path, json.dumps({**found, **identity}, indent=1))
+        with _start_server(words, endpoint, path.with_suffix(".log")) as (pid, port):
+            found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
+            place = FolderIdentity.of(path.parent).model_dump()
+            identity = {"pid": pid, "started": process_started(pid), "boot": boot_id(), "folder": place}
+            try:
+                write_text(path, json.dumps({**found, **identity}, indent=1))
+            except OSError as problem:
+                message = f"cannot record endpoint {endpoint}"
+                raise write_error(message, problem, path.parent, fix="free some space") from problem
     return found
 
 
@@ -83,8 +94,11 @@ def _changing(path: Path, verb: str) -> AbstractContextManager[None]:
     return hold(path.with_suffix(".lock"), seconds=0, busy=busy, remove=True)
 
 
-def _start_server(words: list[str], endpoint: str, log: Path) -> tuple[int, int]:
-    """Start a server that outlives this command; return its process id and its port once it listens.
+@contextmanager
+def _start_server(words: list[str], endpoint: str, log: Path) -> Iterator[tuple[int, int]]:
+    """Start a server that outlives this command; yield its process id and its port once it listens.
+
+    An exception before the end of the block, such as Ctrl-C, ends the server: without a record, no command finds it.
 
     Args:
         words: options of `train_jobs.tools.serve`.
@@ -94,27 +108,50 @@ def _start_server(words: list[str], endpoint: str, log: Path) -> tuple[int, int]
     Raises:
         ServiceError: it did not start.
     """
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "train_jobs.tools.serve", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, **compile_variables(log.parent.parent, os.environ)},
-            start_new_session=True,
-        )
-    assert process.stdout is not None
-    # the server prints its port once it listens; an end of file means that it died before that
-    with process.stdout as stream:
-        first = stream.readline()
-    if not first:
-        raise ServiceError(
-            f"cannot start endpoint {endpoint}: its server did not start",
-            facts={"exit code": process.wait(), "reason": _reason(log)},
-            fix=f"less {in_shell(log)}",
-        )
+    process = None
+    try:
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "train_jobs.tools.serve", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **compile_variables(log.parent.parent, os.environ)},
+                start_new_session=True,
+            )
+        first = _first_line(process)
+        if not first:
+            raise ServiceError(
+                f"cannot start endpoint {endpoint}: its server did not start",
+                facts={"exit code": _end(process), "reason": _reason(log)},
+                fix=f"less {in_shell(log)}",
+            )
+        yield process.pid, int(json.loads(first)["port"])
+    except BaseException:
+        if process is not None:
+            _end(process)
+        raise
     process.returncode = 0  # it outlives this command: without a code, Popen warns of a child that still runs
-    return process.pid, int(json.loads(first)["port"])
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Kill a server and what it started, and return its exit code: its own if it has finished."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+    """Return the port that a server prints once it listens; empty if it ends, or exceeds the limit, before that."""
+    assert process.stdout is not None
+    limit = time.monotonic() + START_SECONDS
+    with process.stdout as stream:
+        while not select.select([stream], [], [], min(POLL_SECONDS, START_SECONDS))[0]:
+            # a process that the server started may hold the pipe open after its end
+            if process.poll() is not None or time.monotonic() > limit:
+                return b""
+        return stream.readline()
 
 
 def _reason(log: Path) -> str:

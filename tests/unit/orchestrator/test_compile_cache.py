@@ -48,8 +48,8 @@ def test_endpoint_compiles_into_the_home(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "executable", str(shell))
     log = tmp_path / "endpoints" / "one.log"
     log.parent.mkdir()
-    with pytest.raises(ServiceError):
-        served_models._start_server([], "one", log)
+    with pytest.raises(ServiceError), served_models._start_server([], "one", log):
+        pass
     assert log.read_text() == f"{tmp_path}/cache/torch\n"
 
 
