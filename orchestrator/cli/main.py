@@ -6,12 +6,13 @@ Building the parser imports only argparse, so --help and completion are instant.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.cli.job_commands import START
 from orchestrator.cli.resource_commands import CLOUD, DATA
@@ -20,9 +21,14 @@ from orchestrator.cli.ui.terminal import aligned, forbid_colours, paint_head, pr
 from orchestrator.support.home import run_as_command
 from orchestrator.support.version import __version__
 
+if TYPE_CHECKING:
+    from orchestrator.support.errors import UserError
+
 SECTIONS = {"start": START, "watch": WATCH, "manage": MANAGE, "data": DATA, "cloud": CLOUD}
 OUTPUT_ENCODING = "PYTHONIOENCODING"  # of Python, for what a process prints
 EVERYWHERE = {"--debug", "--no-color"}  # flags that may come before or after the verb
+OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # of a file or a terminal that takes no more
+SHOWN_NAME = 60  # characters of a name that is too long
 SUMMARY = "Pretrain, fine-tune and apply BERT models on this machine or on Azure ML."
 EPILOG = """\
 RUN is a handle (local://NAME), a name, a unique prefix of a name, or @last.
@@ -154,8 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `orchestrator logs | head`
-        # Python flushes stdout again at exit; without a valid target that flush would fail and print a message.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
     except Exception as problem:
         return _fail(problem, given, debug="--debug" in given[:end])
@@ -163,15 +168,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     """Print an error on stderr, and on stdout if the user asked for JSON or YAML; return its exit code."""
-    from orchestrator.support.errors import DataError, SpecError, UsageError, UserError
+    from orchestrator.support.errors import DataError, SpecError, UserError
     from orchestrator.support.redact import redact  # errors of Azure's SDK contain addresses with signatures
     from train_jobs.config.privacy import traceback_text, unexpected_text
 
     stderr = terminal_of(sys.stderr)
     if debug:
         write_line(redact(traceback_text(problem)).rstrip("\n"), sys.stderr)
-    if isinstance(problem, OSError) and _folder_is_gone():
-        problem = UsageError("the current folder no longer exists", fix="cd to a folder that exists")
+    problem = _known_error(problem) or problem
     if not isinstance(problem, UserError):
         write_line(paint_head(redact(f"error[bug]: {unexpected_text(problem)}"), stderr), sys.stderr)
         command = redact(f"orchestrator --debug {shlex.join(given)}")
@@ -185,6 +189,33 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
         print_document(problem.as_json(), style)
     write_line(paint_head(str(problem), stderr), sys.stderr)
     return problem.exit_code
+
+
+def _known_error(problem: Exception) -> UserError | None:
+    """Return the error of the user's that an error of the operating system is; None: it may be any other."""
+    from orchestrator.support.errors import StorageError, UsageError
+
+    if not isinstance(problem, OSError):
+        return None
+    if _folder_is_gone():
+        return UsageError("the current folder no longer exists", fix="cd to a folder that exists")
+    if problem.errno == errno.ENAMETOOLONG:
+        begin = str(problem.filename or "")[:SHOWN_NAME]
+        return UsageError(f"the name {begin}... is too long for a file", fix="give the path of a file, not its text")
+    if problem.errno not in OUTPUT_ERRORS or problem.filename is not None:
+        return None
+    try:
+        print(flush=True)  # Python names no file in an error of stdout, but a second attempt fails too
+    except OSError as refused:
+        _discard_output()
+        fix = "free some space, or write to another place"
+        return StorageError("cannot write the standard output", facts={"reason": refused.strerror}, fix=fix)
+    return None
+
+
+def _discard_output() -> None:
+    """Let Python's flush of stdout at exit succeed; without a valid target it would fail and print a message."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _folder_is_gone() -> bool:

@@ -170,3 +170,22 @@ def test_folder_that_no_longer_exists_is_named(console: Console) -> None:
     done = in_shell(console, "mkdir gone; cd gone; rmdir ../gone; orchestrator plan pretrain")
     assert done.returncode == 2
     assert done.stderr == "error[usage]: the current folder no longer exists\n  fix  cd to a folder that exists\n"
+
+
+@pytest.mark.parametrize("words", ["list -o json", "doctor"])
+def test_output_that_cannot_be_written_is_no_bug(console: Console, words: str) -> None:
+    done = in_shell(console, f"orchestrator {words} > /dev/full")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error[storage]: cannot write the standard output\n"
+        "  reason  No space left on device\n"
+        "  fix     free some space, or write to another place\n",
+    )
+
+
+@pytest.mark.parametrize("flags", ["--data", "--data corpus.txt --from", "-f"])
+def test_text_in_place_of_a_path_is_a_mistake_of_usage(console: Console, flags: str) -> None:
+    (console.cwd / "corpus.txt").write_text("A text.\n")
+    done = in_shell(console, f"orchestrator submit pretrain --dry-run -o json {flags} '{'a long text ' * 40}'")
+    assert (done.returncode, json.loads(done.stdout)["error"]["kind"]) == (2, "usage"), done.stderr
+    assert "is too long for a file" in done.stderr
