@@ -356,7 +356,7 @@ class Orchestrator:
         """Return name -> configuration of a trial, of the sweeps that may start trials on this machine."""
         found = {}
         for sweep in self.sweeps.all() if (self._home / SWEEPS).is_dir() else ():
-            with suppress(OSError, ValueError):  # damaged, or deleted meanwhile
+            with suppress(OSError, ValueError, StorageError):  # damaged, or deleted meanwhile
                 if sweep.may_start_trials:
                     found[sweep.name] = sweep.folder.record().trial
         return found

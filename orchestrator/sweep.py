@@ -24,7 +24,14 @@ from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import MAX_TRIALS, as_tree, trial_count
 from orchestrator.support.access import shared_group
-from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError, UserError
+from orchestrator.support.errors import (
+    ConflictError,
+    NotFoundError,
+    StorageError,
+    TimeoutExceeded,
+    UsageError,
+    UserError,
+)
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import SWEEPS, sweep_names
 from orchestrator.support.html import card
@@ -495,7 +502,7 @@ class Sweeps:
     def behind(self, known: Callable[[str], frozenset[str] | None]) -> Iterator[str]:
         """Yield the names of ended sweeps that MLflow does not have in full; see `CopiesToMlflow.behind`."""
         for sweep in self.all():
-            with suppress(OSError, ValueError, KeyError):  # damaged, or deleted meanwhile
+            with suppress(OSError, ValueError, KeyError, StorageError):  # damaged, or deleted meanwhile
                 if sweep.copies_to_mlflow and ParentRun(sweep.folder, self._home).is_behind(known):
                     yield sweep.name
 

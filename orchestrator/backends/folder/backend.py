@@ -38,7 +38,7 @@ from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.hidden_folders import abandoned, delete_abandoned, delete_folder
 from orchestrator.runs.results import read_results
-from orchestrator.runs.run_documents import reporting_damage
+from orchestrator.runs.run_documents import reporting_run_damage
 from orchestrator.runs.status import Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.runs.tracked_run import Synced
 from orchestrator.support.access import process_owner
@@ -220,7 +220,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
                 facts={"last hang": ", ".join(map(str, left))} if left else None,
                 fix=f"less {in_shell(left[0])}" if left else f"orchestrator status {name}",
             )
-        with reporting_damage(name, run.path, REQUEST):
+        with reporting_run_damage(name, run.path, REQUEST):
             request = run.read_json(REQUEST)
             ranks = range(request["nodes"] * request["processes_per_node"])
         return ranks_stacks(run, ranks)
@@ -383,7 +383,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
                 f"cannot resume run {run.name}: it is {state.state}",
                 fix=f"orchestrator {'status' if state.state.terminal else 'attach'} {run.name}",
             )
-        with reporting_damage(run.name, run.path, REQUEST):
+        with reporting_run_damage(run.name, run.path, REQUEST):
             secrets = run.read_json(REQUEST).get("secrets", {})
         look_up(secrets, os.environ)
         return state

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field
 
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, Request
-from orchestrator.runs.run_documents import reporting_damage
+from orchestrator.runs.run_documents import reporting_run_damage
 from orchestrator.runs.status import EndCause, RunAttempt
 from orchestrator.runs.supervised_folder import Below, SupervisedFolder, SupervisedState, reserve_bytes
 from orchestrator.runs.tracked_run import default_uri
@@ -176,7 +176,7 @@ class RunFolder(SupervisedFolder[LocalState]):
         Raises:
             StorageError: state.json is missing or damaged.
         """
-        with reporting_damage(self.name, self.path, self.state_file.name):
+        with reporting_run_damage(self.name, self.path, self.state_file.name):
             return self.state()
 
     def moved_home(self) -> MovedHome | None:

@@ -13,7 +13,7 @@ from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.run_folder import RunFolder, job_arguments
 from orchestrator.backends.folder.run_processes import end_survivors
 from orchestrator.backends.local.launch import LocalRequest, check_port
-from orchestrator.runs.run_documents import reporting_damage
+from orchestrator.runs.run_documents import reporting_run_damage
 from orchestrator.runs.status import Handle
 from orchestrator.specs.compute import usable_cores
 from orchestrator.support.errors import UsageError
@@ -75,7 +75,7 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
         run = self._existing(name)
         with run.changing("resume"):
             state = self._resumable(run)
-            with reporting_damage(name, run.path, REQUEST):
+            with reporting_run_damage(name, run.path, REQUEST):
                 request = LocalRequest.model_validate(run.read_json(REQUEST))
             end_survivors(run)  # they may hold the port
             check_port(request.master_port)

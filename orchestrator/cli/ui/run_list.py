@@ -12,6 +12,7 @@ from orchestrator.cli.ui.terminal import Terminal, table
 from orchestrator.jobs.registry import job_kind
 from orchestrator.runs.results import NOT_METRICS
 from orchestrator.runs.status import SWEEP_TAG, TRIAL_TAG, RunState, RunStatus
+from orchestrator.support.errors import StorageError
 from orchestrator.support.formatting import ago, count, duration, money, score_text
 
 if TYPE_CHECKING:
@@ -95,7 +96,10 @@ def sweep_row(sweep: Sweep) -> Row:
     """Return the row of a sweep, from its small files alone: its study takes a second to open."""
     from orchestrator.specs.sweep_spec import trial_count
 
-    record, state = sweep.folder.record(), sweep.folder.state()
+    try:
+        record, state = sweep.folder.record(), sweep.folder.state()
+    except StorageError:  # a row, not an error: one damaged sweep must not hide all others, and all runs
+        return {**dict.fromkeys(HEADER, ""), "RUN": sweep.name, "STATE": "damaged", "KIND": "sweep"}
     path = sweep.folder.metrics
     scored = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     best = f"{record.spec.objective.metric.removeprefix(VALIDATION)} {_best(scored[-1])}" if scored else ""

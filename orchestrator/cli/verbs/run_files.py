@@ -228,7 +228,7 @@ def sync_mlflow(arguments: argparse.Namespace) -> int:
     if arguments.all:  # sweeps last: they nest and tag the runs of their trials
         # a run after the run that it started from, whose MLflow run it names
         everything: list[Run | Sweep] = [*reversed(orchestrator.attach_all()), *orchestrator.sweeps.all()]
-        found = [one for one in everything if one.copies_to_mlflow]
+        found = [one for one in everything if _is_copied(one)]
     if arguments.to is not None:
         arguments.to = checked_address(arguments.to)
         check_server(arguments.to)
@@ -244,6 +244,14 @@ def sync_mlflow(arguments: argparse.Namespace) -> int:
     done = f"{len(found) - failed} of {len(found)} in MLflow" + (f", {failed} not copied" if failed else "")
     print_result(arguments.output, {"runs": documents, "failed": failed}, done)
     return ServiceError.exit_code if failed else 0
+
+
+def _is_copied(one: Run | Sweep) -> bool:
+    """Return whether a run or a sweep is copied to MLflow."""
+    try:
+        return one.copies_to_mlflow
+    except StorageError:  # damaged: `_synced` reports it
+        return True
 
 
 def _synced(one: Run | Sweep, to: str | None) -> dict[str, Any]:

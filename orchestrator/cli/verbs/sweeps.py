@@ -22,7 +22,12 @@ from train_jobs.config.errors import in_shell
 
 def list_all(arguments: argparse.Namespace) -> None:
     """Print all sweeps."""
-    found = [sweep.status() for sweep in Orchestrator().sweeps.all()]
+    found = []
+    for sweep in Orchestrator().sweeps.all():
+        try:
+            found.append(sweep.status())
+        except StorageError as problem:  # one damaged sweep must not hide all others
+            hint(f"warning: {problem.message}; {problem.fix}")
     rows = [
         [status.name, status.state.value, f"{status.ended}/{status.trials}", best_text(status), ago(status.created)]
         for status in found

@@ -21,17 +21,19 @@ import json
 import os
 import time
 from collections.abc import Container
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from orchestrator.runs.run_documents import reporting_damage
 from orchestrator.runs.supervised_folder import Below, SupervisedFolder
 from orchestrator.support.moved_home import MovedHome
 from orchestrator.support.quiet_tqdm import load_quietly
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.policy.termination import Decision
 from train_jobs.artifacts.files import write_text
+from train_jobs.config.errors import in_shell
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -77,10 +79,28 @@ class SweepFolder(SupervisedFolder[SweepState]):
         return self.locked() or (not state.state.terminal and self.alive(state))
 
     def record(self) -> SweepRecord:
-        """Read sweep.json, with the present paths of a moved or copied home."""
-        document = json.loads((self.path / "sweep.json").read_text())
-        moved = MovedHome.find(document.get("homes", ()), self.path.parent.parent)
-        return SweepRecord.model_validate(document if moved is None else moved.follow(document))
+        """Read sweep.json, with the present paths of a moved or copied home.
+
+        Raises:
+            StorageError: it is missing or damaged.
+        """
+        with self._reporting_damage("sweep.json"):
+            document = dict(json.loads((self.path / "sweep.json").read_text()))
+            moved = MovedHome.find(document.get("homes", ()), self.path.parent.parent)
+            return SweepRecord.model_validate(document if moved is None else moved.follow(document))
+
+    def stored_state(self) -> SweepState:
+        """Return state.json as it is.
+
+        Raises:
+            StorageError: it is missing or damaged.
+        """
+        with self._reporting_damage(self.state_file.name):
+            return super().stored_state()
+
+    def _reporting_damage(self, name: str) -> AbstractContextManager[None]:
+        fix = f"restore {in_shell(self.path / name)} from a copy"
+        return reporting_damage(f"sweep {self.name}", self.path, name, fix=fix)
 
     def write_record(self, record: SweepRecord) -> None:
         """Replace sweep.json."""

@@ -1,4 +1,4 @@
-"""Commands on runs with a damaged file: an error with file, damage and fix, and processes that are left end."""
+"""Commands on runs and sweeps with a damaged file: an error that names it, and processes that are left end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE
-from orchestrator.runs.status import RunState
+from orchestrator.runs.status import SWEEP_TAG, RunState
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
+from tests.unit.sweeps.test_sweep_table import make
 
+NO_SWEEP = ("sweep.json", None)  # a folder without it is that of no sweep
 DAMAGES = [None, "", '{"state": "run', "null"]
 
 
@@ -87,3 +89,29 @@ def test_damaged_result_is_named(home: Path, orchestrator: Command, words: tuple
     assert done.err.startswith("error[storage]: cannot read run one: it is damaged\n")
     assert "result.json" in done.err
     assert str(damaged.parents[1]) in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [(name, content) for name in ("state.json", "sweep.json") for content in DAMAGES if (name, content) != NO_SWEEP],
+)
+def test_damaged_sweep_is_a_storage_error(home: Path, orchestrator: Command, name: str, content: str | None) -> None:
+    damage(make(home, name="torn").folder.path / name, content)
+    for words in (["sweep", "show"], ["cancel"], ["resume"]):
+        done = orchestrator(*words, "torn")
+        assert done.code == 1, done.err
+        assert done.err.startswith("error[storage]: cannot read sweep torn: it is damaged\n")
+        assert name in done.err
+
+
+@pytest.mark.parametrize("name", ["state.json", "sweep.json"])
+def test_damaged_sweep_does_not_hide_others(home: Path, orchestrator: Command, name: str) -> None:
+    make(home, name="whole")
+    (make(home, name="torn").folder.path / name).write_text("{")
+    make_run(home, "torn-t0000", plan={"spec": {"kind": "pretrain", "tags": {SWEEP_TAG: "torn"}}})
+    make_run(home, "one")
+    listed = orchestrator("list")
+    assert (listed.code, "damaged" in listed.out, "one" in listed.out) == (0, True, True), listed.err
+    sweeps = orchestrator("sweep", "list", "-o", "json")
+    assert [sweep["name"] for sweep in sweeps.json] == ["whole"]
+    assert "warning: cannot read sweep torn: it is damaged" in sweeps.err
