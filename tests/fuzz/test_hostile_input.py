@@ -19,11 +19,12 @@ from orchestrator.support import notify
 from orchestrator.support.errors import SpecError
 from tests.conftest import Console
 from tests.fuzz.readers import PIECES, READERS, STORE, answering
+from tests.fuzz.replay import slowness
 from train_jobs.artifacts.layers import merge, read_assignments, read_file, read_text
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.store.token_store import TokenStore
 
-SECONDS = 2.0  # CPU time of all kept inputs of a reader
+SECONDS = 2.0  # CPU time of all kept inputs of a reader, on an idle machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,7 +47,8 @@ def test_kept_inputs_are_read_or_refused() -> None:
     lines = replayed(ROOT / "tests/fuzz/corpus", *READERS)
     assert [line for line in lines if "problem" in line] == []
     assert [line["reader"] for line in lines] == list(READERS)
-    assert [line for line in lines if not line["inputs"] or float(str(line["seconds"])) > SECONDS] == []
+    most = SECONDS * slowness()
+    assert [line for line in lines if not line["inputs"] or float(str(line["seconds"])) > most] == []
 
 
 def test_replay_ends_a_reader_that_sleeps(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_spec_of_10_mb_is_refused(tmp_path: Path) -> None:
     begin = time.process_time()
     with pytest.raises(SpecError, match="more than 4 MiB"):
         read_file(path)
-    assert time.process_time() - begin < SECONDS
+    assert time.process_time() - begin < SECONDS * slowness()
 
 
 def test_spec_of_8000_keys_is_read_quickly() -> None:
@@ -103,7 +105,7 @@ def test_spec_of_8000_keys_is_read_quickly() -> None:
     layer = read_text("\n".join(f"key{number}: {number}" for number in range(8_000)), "job.yaml")
     merged = merge([layer, layer])
     assert len(merged.tree) == len(merged.origins) == 8_000
-    assert time.process_time() - begin < SECONDS
+    assert time.process_time() - begin < SECONDS * slowness()
 
 
 def test_replaced_section_loses_origins_of_keys() -> None:
@@ -123,7 +125,7 @@ def test_aliases_count_as_written_out() -> None:
     begin = time.process_time()
     with pytest.raises(SpecError, match="100,000 values with its aliases written out"):
         read_text("\n".join(["a0: &a0 [x]", *levels]), "job.yaml")
-    assert time.process_time() - begin < SECONDS
+    assert time.process_time() - begin < SECONDS * slowness()
     assert read_text("a: &a {b: 1}\nc: *a", "job.yaml").tree == {"a": {"b": 1}, "c": {"b": 1}}
 
 
@@ -142,7 +144,7 @@ def test_wildcards_take_no_exponential_time(tmp_path: Path, line: str) -> None:
     (tmp_path / ".gitignore").write_text(line)
     begin = time.process_time()
     found = Walk(tmp_path, repository=None, excluded={}, reserved=frozenset()).found
-    assert time.process_time() - begin < SECONDS
+    assert time.process_time() - begin < SECONDS * slowness()
     assert {file.path[-1] for file in found} >= {"c"}
 
 
