@@ -139,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not words:
             write_line(overview(), sys.stdout)
+            sys.stdout.flush()
             return 0
         parser = build_parser(words[0])
         arguments, unknown = parser.parse_known_args(words)
