@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import math
+import re
 import shutil
 import zipfile
 from abc import ABC, abstractmethod
@@ -24,13 +25,14 @@ import numpy as np
 
 from train_jobs.artifacts.drafts import draft
 from train_jobs.artifacts.files import content_record, has_content, read_object, sync, write_text
-from train_jobs.config import DataError
+from train_jobs.config import DataError, SpecError
 from train_jobs.config.privacy import problem_text
 from train_jobs.engine.runtime import storage
 
 Record = dict[str, Any]
 
 IDENTITY = "identity.json"
+OWN_NAME = re.compile(r"\d{8}\.|\.")  # of parts, markers and drafts
 BLOCK = 1 << 20
 JSON_TYPES = (dict, list, bool, int, float, np.ndarray, type(None))  # others are texts, such as dates of Parquet
 VECTOR_DIGITS = 8  # significant digits of a vector's numbers in text formats
@@ -253,11 +255,13 @@ class PredictionParts:
             Whether parts of an earlier start are reused.
 
         Raises:
+            SpecError: the folder has files of something else.
             StorageError: the folder cannot be written.
         """
         with storage.storage_errors(self.folder, "the predictions"):
             if not restart and read_object(self.folder / IDENTITY) == identity:
                 return True
+            self._require_own_folder()
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
             storage.write_json(self.folder / IDENTITY, identity)
@@ -302,6 +306,17 @@ class PredictionParts:
     def remove(self) -> None:
         """Delete the parts."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _require_own_folder(self) -> None:
+        # A start killed while it made or deleted the folder leaves drafts and parts without an identity.
+        if self.folder.is_dir() and not (self.folder / IDENTITY).exists():
+            names = (path.name for path in self.folder.iterdir())
+            if others := sorted(name for name in names if not OWN_NAME.match(name)):
+                raise SpecError(
+                    f"cannot predict: {self.folder} has files of something else",
+                    facts={"files": ", ".join(others[:3])},
+                    fix="rename that folder, or choose another output",
+                )
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:08d}{self.path.suffix}"

@@ -34,12 +34,14 @@ from torch import Tensor, nn
 
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.model_tokenizer import TOKENIZER, TOKENIZER_FILE, VOCABULARY
+from train_jobs.artifacts.model_trust import PICKLED
 from train_jobs.artifacts.start_model import CONFIG
 from train_jobs.config import SpecError, TrainingError, UserError
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
 from train_jobs.engine.runtime import boundary, storage
 from train_jobs.inference.model_folder import Folder, Model, read_folder
 from train_jobs.inference.prediction_files import atomic_file
+from train_jobs.models.huggingface import WEIGHTS
 
 OPSET = 18
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -97,8 +99,10 @@ def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | No
         The largest difference between onnxruntime and torch; None without onnxruntime.
 
     Raises:
-        UserError: packages are missing, the model cannot be loaded, the disk is full, or the two differ.
+        UserError: the path is not one for a graph, packages are missing, the model cannot be loaded, the disk is
+            full, or the two differ.
     """
+    _check_path(folder, path)
     if missing := [name for name in REQUIRED_PACKAGES if find_spec(name) is None]:
         raise SpecError(
             f"cannot export: {' and '.join(missing)} not installed", fix='pip install "bert-orchestrator[onnx]"'
@@ -128,6 +132,17 @@ def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | No
                 if (folder.path / name).is_file() and folder.path.resolve() != path.parent.resolve():
                     shutil.copyfile(folder.path / name, path.parent / name)
     return difference
+
+
+def _check_path(folder: Folder, path: Path) -> None:
+    if path.suffix != ".onnx":
+        raise SpecError(f"invalid --output {path}: a graph ends in .onnx", fix=f"--output {path.with_suffix('.onnx')}")
+    has_weights = any((path.parent / name).exists() for name in (WEIGHTS, PICKLED))
+    if has_weights and folder.path.resolve() != path.parent.resolve():
+        raise SpecError(
+            f"cannot export to {path.parent}: it contains another model, whose configuration would be replaced",
+            fix=f"--output {folder.path / path.name}",
+        )
 
 
 def _difference(graph: Graph, folder: Folder, path: Path) -> float | None:

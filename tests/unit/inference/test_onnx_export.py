@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -95,3 +96,15 @@ def test_graph_with_wrong_results_is_deleted(saved, tmp_path, capsys, monkeypatc
     assert export.main(arguments) == 1
     assert "onnxruntime and torch return different results" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("other/model.onnx", "it contains another model"), ("other/model.safetensors", "a graph ends in .onnx")],
+)
+def test_export_does_not_touch_another_model(saved, tmp_path, capsys, name, message):
+    shutil.copytree(saved("BertForMaskedLM"), tmp_path / "other")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()}
+    assert export.main(["--model", str(saved("BertModel")), "--output", str(tmp_path / name)]) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()} == before

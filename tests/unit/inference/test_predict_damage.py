@@ -115,6 +115,23 @@ def test_parts_left_by_kill_after_result_are_removed(job, seen, tmp_path, monkey
     assert not (out / "predictions.jsonl.parts").exists()
 
 
+def test_folder_of_user_with_the_name_of_parts_is_kept(job, tmp_path):
+    notes = tmp_path / "out" / "predictions.jsonl.parts" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    with pytest.raises(SpecError, match="has files of something else"):
+        job()
+    assert notes.read_text() == "mine"
+
+
+def test_parts_without_identity_after_kill_are_deleted(job, tmp_path, monkeypatch):
+    killed(monkeypatch, job, PredictionParts, "join")
+    parts = tmp_path / "out" / "predictions.jsonl.parts"
+    (parts / "identity.json").unlink()
+    job()
+    assert not parts.exists()
+
+
 def test_mirror_copies_the_rest_of_a_finished_job(job, tmp_path, monkeypatch):
     started = []
 
