@@ -61,6 +61,12 @@ def test_table_without_the_column_names_its_columns(tmp_path: Path, name: str) -
     assert caught.value.fix == f"--data {path} --column note"
 
 
+def test_table_with_the_column_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("id,text,text\n1,draft,final\n")
+    with pytest.raises(DataError, match="the column 'text' 2 times"):
+        documents(SourceConfig(path=[str(tmp_path / "x.csv")]))
+
+
 @pytest.mark.parametrize(
     ("rows", "message", "line"),
     [

@@ -159,7 +159,7 @@ def read_table(piece: Piece, column: str, read: Read, *, separator: str) -> Iter
         separator: a comma, whose fields may be quoted, or a tab, whose fields are not.
 
     Raises:
-        DataError: the column is missing, or a row has too few fields or cannot be read.
+        DataError: the column is missing or duplicate, or a row has too few fields or cannot be read.
     """
     with open_text(piece, read) as stream:
         rows = TableRows(_text_lines(stream, piece), separator)
@@ -168,6 +168,9 @@ def read_table(piece: Piece, column: str, read: Read, *, separator: str) -> Iter
             if column not in header:
                 have = header_text(header, [column])
                 raise DataError(f"{piece.path} has no column {column!r}", facts={"have": have}, fix="--column NAME")
+            if header.count(column) > 1:
+                what = f"{piece.path} has the column {column!r} {header.count(column)} times"
+                raise DataError(what, fix="rename one of them in the first line")
             at = header.index(column)
             for row in rows:
                 if row and len(row) != len(header):
