@@ -329,7 +329,7 @@ class Orchestrator:
 
         return plan_pruning(
             self.runs(),
-            self._unfinished_sweeps(),
+            self._needs(),
             {backend.name: backend for backend in self._backends()},
             self._home,
             keep_last=keep_last,
@@ -350,11 +350,14 @@ class Orchestrator:
         from orchestrator.backends.retention import prune
 
         backends = {backend.name: backend for backend in self._backends()}
-        return prune(pruning, self.runs(), self._unfinished_sweeps(), backends, self._home)
+        return prune(pruning, self.runs(), self._needs(), backends, self._home)
 
-    def _unfinished_sweeps(self) -> dict[str, dict[str, Any]]:
-        """Return name -> configuration of a trial, of the sweeps that may start trials on this machine."""
-        found = {}
+    def _needs(self) -> dict[str, dict[str, Any]]:
+        """Return the sweeps that may start trials on this machine, and its endpoints -> what they read."""
+        from orchestrator.backends.folder.served_models import served_models
+
+        served = served_models(self._home).items()
+        found: dict[str, dict[str, Any]] = {f"endpoint {name}": {"model": model} for name, model in served}
         for sweep in self.sweeps.all() if (self._home / SWEEPS).is_dir() else ():
             with suppress(OSError, ValueError, StorageError):  # damaged, or deleted meanwhile
                 if sweep.may_start_trials:

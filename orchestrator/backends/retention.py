@@ -121,7 +121,7 @@ def expired(
 
 def plan_pruning(
     runs: Sequence[RunStatus],
-    sweeps: Mapping[str, Mapping[str, Any]],
+    needs: Mapping[str, Mapping[str, Any]],
     backends: Mapping[str, Backend],
     home: Path,
     *,
@@ -132,11 +132,11 @@ def plan_pruning(
 ) -> Pruning:
     """Return the runs to delete by these rules (see `expired`), and what interrupted commands left on these backends.
 
-    A run whose files another run or a sweep still needs is kept.
+    A run whose files another run, a sweep or an endpoint still needs is kept.
 
     Args:
         runs: the newest first.
-        sweeps: name of a sweep that may start more trials -> the configuration of its trials.
+        needs: sweep that may start more trials, or endpoint -> configuration with the absolute paths that it needs.
         backends: by name.
         home: the user's orchestrator folder.
         keep_last: see `expired`.
@@ -146,7 +146,7 @@ def plan_pruning(
     """
     plans = read_plans(home)
     old = expired(runs, keep_last=keep_last, older_than=older_than, states=states, now=time.time())
-    users = _Users(runs, sweeps, backends, plans, {status.handle for status in old})
+    users = _Users(runs, needs, backends, plans, {status.handle for status in old})
     gone: list[tuple[RunStatus, Path | None]] = []
     kept: dict[str, str] = {}
     for status in reversed(old):  # the newest first: a run is older than those that start from it
@@ -188,7 +188,7 @@ def plan_pruning(
 def prune(
     pruning: Pruning,
     runs: Sequence[RunStatus],
-    sweeps: Mapping[str, Mapping[str, Any]],
+    needs: Mapping[str, Mapping[str, Any]],
     backends: Mapping[str, Backend],
     home: Path,
 ) -> Pruned:
@@ -197,7 +197,7 @@ def prune(
     Args:
         pruning: returned by `plan_pruning`, and shown to the user meanwhile.
         runs: the newest first, as they are now.
-        sweeps: see `plan_pruning`, as they are now.
+        needs: see `plan_pruning`, as they are now.
         backends: by name; those of the runs.
         home: the user's orchestrator folder.
 
@@ -206,7 +206,7 @@ def prune(
     """
     deleted: list[Item] = []
     kept = dict(pruning.kept)
-    users = _Users(runs, sweeps, backends, read_plans(home), {item.handle for item in pruning.runs})
+    users = _Users(runs, needs, backends, read_plans(home), {item.handle for item in pruning.runs})
     known = {status.handle: status for status in runs}
     for item in reversed(pruning.runs):  # the newest first, as in `plan_pruning`
         handle = Handle.parse(str(item.handle))
@@ -292,11 +292,11 @@ def _paths(value: Any) -> Iterator[str]:
 
 
 class _Users:
-    """Folders of runs that a running or resumable run, or a sweep, still needs: `--model`, `--phase-from`, data.
+    """Folders of runs that a resumable run, a sweep or an endpoint still needs: `--model`, `--phase-from`, data.
 
     Args:
         runs: all runs.
-        sweeps: see `plan_pruning`.
+        needs: see `plan_pruning`.
         backends: by name.
         known: folders of runs whose needs are known.
         without: handles of the runs that may be deleted.
@@ -305,7 +305,7 @@ class _Users:
     def __init__(
         self,
         runs: Iterable[RunStatus],
-        sweeps: Mapping[str, Mapping[str, Any]],
+        needs: Mapping[str, Mapping[str, Any]],
         backends: Mapping[str, Backend],
         known: Iterable[Path],
         without: Collection[str | None],
@@ -314,8 +314,8 @@ class _Users:
         self._backends, self._known = backends, defaultdict[Path, set[str]](set)
         for folder in known:
             self._known[folder.parent].add(folder.name)
-        for name, trial in sweeps.items():
-            self._need(name, _paths(trial))
+        for name, configuration in needs.items():
+            self._need(name, _paths(configuration))
         for status in runs:
             if status.handle not in without:
                 self.add(status)

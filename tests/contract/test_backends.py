@@ -272,7 +272,7 @@ def test_model_is_registered_once_with_its_lineage(backend: Backend, completed: 
     assert backend.register_model(completed.name)["name"] == "micro"
 
 
-def test_endpoint_answers_until_deleted(backend: Backend, completed: RunStatus, name: str) -> None:
+def test_endpoint_answers_until_deleted(backend: Backend, completed: RunStatus, name: str, home: Path) -> None:
     if name in {"debug", "polite"}:
         pytest.skip("the same as on local")
     found = backend.deploy_model(completed.name, "masked-words")
@@ -288,11 +288,14 @@ def test_endpoint_answers_until_deleted(backend: Backend, completed: RunStatus, 
             urlopen(found["uri"], data=b"{}", timeout=60)
         with failure.value as refused:
             assert (refused.code, "inputs" in json.load(refused)["error"]) == (400, True)
+        kept = Orchestrator(home=home, environ={}).pruning(keep_last=0).kept
+        assert kept[completed.name] == "endpoint masked-words needs its files"
     else:
         assert found["uri"].endswith("/score")
         with pytest.raises(UsageError, match="does not check the signature"):
             backend.deploy_model(completed.name, "signed-words", key=Path("signing.pub"))
     backend.delete_endpoint("masked-words")
+    assert completed.name not in Orchestrator(home=home, environ={}).pruning(keep_last=0).kept
     with pytest.raises(NotFoundError):
         backend.delete_endpoint("masked-words")
     for wrong in ("UPPER", "x"):

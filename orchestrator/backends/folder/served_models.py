@@ -74,13 +74,19 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
         with _start_server(words, endpoint, path.with_suffix(".log")) as (pid, port):
             found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
             place = FolderIdentity.of(path.parent).model_dump()
-            identity = {"pid": pid, "started": process_started(pid), "boot": boot_id(), "folder": place}
+            process = {"pid": pid, "started": process_started(pid), "boot": boot_id()}
             try:
-                write_text(path, json.dumps({**found, **identity}, indent=1))
+                write_text(path, json.dumps({**found, **process, "folder": place, "model": status.model}, indent=1))
             except OSError as problem:
                 message = f"cannot record endpoint {endpoint}"
                 raise write_error(message, problem, path.parent, fix="free some space") from problem
     return found
+
+
+def served_models(home: Path) -> dict[str, str]:
+    """Return endpoint -> folder of its model, of the servers that run."""
+    records = {path.stem: _running_server(path) for path in (home / ENDPOINTS).glob("*.json")}
+    return {name: known["model"] for name, known in records.items() if known is not None and "model" in known}
 
 
 def _changing(path: Path, verb: str) -> AbstractContextManager[None]:
