@@ -23,29 +23,30 @@ from train_jobs.optim.lamb import l2_norms
 
 
 def filled() -> Meter:
-    """Return a meter with two steps of 8 sequences and one skipped step."""
+    """Return a meter with steps of 8 and of 6 sequences, and one skipped step."""
     meter = Meter()
-    for tokens, norm in ((60.0, 3.0), (40.0, 1.0)):
-        meter.add(torch.ones(1), 2.0, data_seconds=0.25, tokens=tokens, norm=norm)
-    meter.add(None, 1.0, data_seconds=0.5, tokens=50.0, norm=float("inf"))
+    for sequences, tokens, norm in ((8, 60.0, 3.0), (6, 40.0, 1.0)):
+        meter.add(torch.ones(1), 2.0, data_seconds=0.25, sequences=sequences, tokens=tokens, norm=norm)
+    meter.add(None, 1.0, data_seconds=0.5, sequences=8, tokens=50.0, norm=float("inf"))
     return meter
 
 
 def test_rates_cover_whole_time_and_steps() -> None:
-    found = filled().rates(global_batch_size=8, flops=ToyTask().flops, peak_flops=6400.0)
+    found = filled().rates(flops=ToyTask().flops, peak_flops=6240.0)
     assert found == {
         "gradient_norm": 2.0,
-        "sequences_per_second": 16 / 5,
+        "sequences_per_second": 14 / 5,
         "tokens_per_second": 100 / 5,
         "data_wait_share": 1 / 5,
         "mfu": 0.5,
     }
-    assert "mfu" not in filled().rates(global_batch_size=8, flops=ToyTask().flops, peak_flops=None)
+    assert "mfu" not in filled().rates(flops=ToyTask().flops, peak_flops=None)
 
 
-def test_report_has_rates_and_few_metric_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [6, 5], ids=["whole", "last of an epoch"])
+def test_report_has_rates_and_few_metric_names(tmp_path: Path, rows: int) -> None:
     """Azure allows 50 metrics; BERT adds four in training and four in validation."""
-    loop = make_loop(ToyTask(), tmp_path, steps=4, log_every=2, max_grad_norm=1e9)
+    loop = make_loop(ToyTask(rows=rows), tmp_path, steps=4, log_every=2, max_grad_norm=1e9)
     loop.policy = replace(loop.policy, peak_flops=1e9)
     norms: list[float] = []
     step = loop._step

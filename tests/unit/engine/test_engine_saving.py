@@ -187,7 +187,7 @@ def test_pending_sums_are_redistributed_over_world_size(size: int) -> None:
 def test_meter_accumulates_in_fp64() -> None:
     meter = Meter()
     for value in (2.0**24, 1.0):  # fp32 cannot hold their sum
-        meter.add(torch.tensor([value]), 0.0, data_seconds=0.0, tokens=0.0, norm=0.0)
+        meter.add(torch.tensor([value]), 0.0, data_seconds=0.0, sequences=1, tokens=0.0, norm=0.0)
     assert meter.sums is not None
     assert meter.sums.tolist() == [2.0**24 + 1]
 
@@ -195,7 +195,7 @@ def test_meter_accumulates_in_fp64() -> None:
 def test_empty_meter_stays_empty_after_resume() -> None:
     world = World(rank=0, local_rank=0, size=1, device=CPU)
     empty = Meter()
-    empty.add(None, 1.5, data_seconds=0.5, tokens=7.0, norm=math.nan)  # a skipped step
+    empty.add(None, 1.5, data_seconds=0.5, sequences=2, tokens=7.0, norm=math.nan)  # a skipped step
     assert Meter.restore(json.loads(json.dumps(empty.gather(world))), world) == Meter(None, 0, 1.5, 0.5)
 
 

@@ -374,6 +374,7 @@ class Loop:
             found.sums if found.figures.finite else None,
             seconds,
             data_seconds=waited,
+            sequences=agreed.sequences,
             tokens=agreed.tokens,
             norm=found.figures.norm,
             busy=seconds - (self.world.activity.waited - idle),
@@ -397,30 +398,31 @@ class Loop:
             share, following = self._next_share(cursor)
         waited = time.perf_counter() - started
         with self._doing("agreement"):
-            return Agreed(share, following, self._agree(share.counts, share.batch.tokens), waited)
+            return Agreed(share, following, self._agree(share), waited)
 
-    def _agree(self, counts: list[float], tokens: int) -> Agreement:
-        """Sum counts over all processes, and share the decisions of the main process in the same collective."""
+    def _agree(self, share: Share) -> Agreement:
+        """Sum the counts of all shares, and share the decisions of the main process in the same collective."""
         main = self.world.is_main
         due = main and not self.services.checkpoints.writing and self.services.cadence.by_clock()
         # One collective for all numbers, since each has the latency of one. The sum serves as a broadcast: only the
         # main process contributes to the last two. fp64: fp32 cannot represent token counts above 2^24 exactly.
         header = torch.tensor(
             [
-                *counts,
-                tokens,
+                *share.counts,
+                len(share.batch),
+                share.batch.tokens,
                 float(self.services.stop.requested),
                 float(due),
                 self.services.budget.spent() if main else 0.0,
             ],
             dtype=torch.float64,
         )  # on the host: a GPU has nothing to do with it, and reading it there would wait for all queued work
-        *_, all_tokens, stop_requests, due_requests, seconds = self.world.sum_(header).tolist()
-        found = header[: len(counts)]
+        *_, sequences, tokens, stop_requests, due_requests, seconds = self.world.sum_(header).tolist()
+        found = header[: len(share.counts)]
         # A global batch without a single label has a loss of 0 / 1, not NaN. Not clamp(min=1): with class weights a
         # total may be less than 1.
         totals = torch.where(found > 0, found, 1.0).to(torch.float32)
-        return Agreement(totals, all_tokens, stop_requests > 0, due_requests > 0, seconds)
+        return Agreement(totals, sequences, tokens, stop_requests > 0, due_requests > 0, seconds)
 
     def _stop(self) -> None:
         """Stop all processes at the same step, once its checkpoint is committed.
@@ -540,7 +542,6 @@ class Loop:
             **{f"train_{name}": value for name, value in self.task.metrics(sums).items()},
             "learning_rate": max(group["lr"] for group in self.optimizer.param_groups),
             **meter.rates(
-                global_batch_size=self.policy.config.global_batch_size,
                 flops=self.task.flops,
                 peak_flops=self.policy.peak_flops,
             ),

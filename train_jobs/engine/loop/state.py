@@ -47,6 +47,8 @@ class Agreement:
 
     totals: torch.Tensor
     """The task's counts over the global batch, on the host."""
+    sequences: float
+    """Of the global batch; the last one of an epoch may have fewer."""
     tokens: float
     """Of the global batch, padding left out."""
     stop: bool
@@ -93,7 +95,7 @@ class BackwardResult:
 
 # Fields that are equal on all processes, or that only rank 0 reports: no collective is needed to store them.
 SHORTEST_SECONDS = 1e-6  # of work, so that a ratio is finite
-_PLAIN = ("steps", "seconds", "data_seconds", "tokens", "norms")
+_PLAIN = ("steps", "seconds", "data_seconds", "sequences", "tokens", "norms")
 
 Flops = Callable[[float, float], float]
 
@@ -108,6 +110,8 @@ class Meter:
     seconds: float = 0.0
     data_seconds: float = 0.0
     """Of these, spent waiting for batches."""
+    sequences: float = 0.0
+    """Of all processes."""
     tokens: float = 0.0
     """Of all processes, padding left out."""
     norms: float = 0.0
@@ -121,6 +125,7 @@ class Meter:
         seconds: float,
         *,
         data_seconds: float,
+        sequences: float,
         tokens: float,
         norm: float,
         busy: float = 0.0,
@@ -132,6 +137,7 @@ class Meter:
                 finite but whose time counts.
             seconds: duration of the step.
             data_seconds: part of it spent waiting for the batch.
+            sequences: sequences of the global batch.
             tokens: tokens of the global batch, without padding.
             norm: gradient norm before clipping.
             busy: part of the duration in which this process did not wait for the others.
@@ -144,6 +150,7 @@ class Meter:
             sums = sums.to(torch.float64)
             self.sums = sums if self.sums is None else self.sums + sums
             self.steps += 1
+            self.sequences += sequences
             self.tokens += tokens
             self.norms += norm
 
@@ -157,11 +164,10 @@ class Meter:
         self.seconds += seconds
         self.busy += seconds - waited
 
-    def rates(self, *, global_batch_size: int, flops: Flops, peak_flops: float | None) -> dict[str, float]:
+    def rates(self, *, flops: Flops, peak_flops: float | None) -> dict[str, float]:
         """Return speed and gradient norm as metrics.
 
         Args:
-            global_batch_size: sequences per step.
             flops: function (sequences, tokens without padding) -> floating-point operations, forward and backward.
             peak_flops: operations per second of all devices together. None: unknown, so no utilisation is reported.
 
@@ -169,15 +175,16 @@ class Meter:
             gradient_norm, sequences_per_second, tokens_per_second, data_wait_share (0 to 1) and, with `peak_flops`, mfu
             (model FLOPs utilisation, 0 to 1).
         """
-        sequences = self.steps * global_batch_size
         found = {
             "gradient_norm": self.norms / self.steps,
-            "sequences_per_second": sequences / self.seconds,
+            "sequences_per_second": self.sequences / self.seconds,
             "tokens_per_second": self.tokens / self.seconds,
             "data_wait_share": self.data_seconds / self.seconds,
         }
         return (
-            found if peak_flops is None else {**found, "mfu": flops(sequences, self.tokens) / self.seconds / peak_flops}
+            found
+            if peak_flops is None
+            else {**found, "mfu": flops(self.sequences, self.tokens) / self.seconds / peak_flops}
         )
 
     def slowest(self, world: World) -> dict[str, float]:
@@ -220,4 +227,5 @@ class Meter:
         """
         rows = [torch.tensor(row, dtype=torch.float64) for row in stored["sums"][world.rank :: world.size]]
         sums = torch.stack(rows).sum(dim=0).to(world.device) if rows else None
-        return cls(sums, **{field: stored[field] for field in _PLAIN})
+        plain = {field: stored[field] for field in _PLAIN if field in stored}  # earlier versions stored no sequences
+        return cls(sums, **plain)
