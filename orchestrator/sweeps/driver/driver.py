@@ -91,6 +91,8 @@ class LiveTrial:
     """Runs known not to exist yet. Looking up a missing name is slow in a home folder with many runs."""
     progress: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """Run -> its progress when its reports were last read; the metric is part of it, as a step may report twice."""
+    completed: set[int] = field(default_factory=set)
+    """Indices of the runs that had completed then."""
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> LiveTrial:
@@ -420,6 +422,7 @@ class Driver:
             if live.progress.get(status.name) != progress:
                 seeds[live.runs.index(status.name)] = metric_values(self.backend.metrics(status.name), metric)
                 live.progress[status.name] = progress
+        live.completed = {live.runs.index(one.name) for one in statuses if one.state == RunState.COMPLETED}
         self.seeds[live.number] = seeds
 
     def _judge(self, live: LiveTrial) -> None:
@@ -431,7 +434,8 @@ class Driver:
         from optuna.trial import Trial
 
         spec, number, history = self.spec, live.number, self.histories[live.number]
-        for value in combine_seeds(self.seeds[number], spec.objective)[len(history) :]:
+        combined = combine_seeds(self.seeds[number], spec.objective, completed=live.completed)
+        for value in combined[len(history) :]:
             if (last := self.decided.get((number, len(history)))) is not None and last.stop:
                 break
             history.append(value)

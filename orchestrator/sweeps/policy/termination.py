@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from itertools import product
 from typing import NamedTuple
 
@@ -122,11 +122,28 @@ def ranked_trials(outcomes: Mapping[int, float | None], completed: Set[int], *, 
     return [number for _, _, number in sorted(found)]
 
 
-def combine_seeds(seeds: Sequence[Reports], objective: ObjectiveSpec) -> list[float]:
-    """Return the median or mean over seeds of each report that all seeds have made."""
+def combine_seeds(
+    seeds: Sequence[Reports], objective: ObjectiveSpec, *, completed: Collection[int] = ()
+) -> list[float]:
+    """Return the median or mean over seeds of each report.
+
+    A completed seed may have fewer reports than the others, since `evaluation.patience` ends each by itself. Its result
+    stands for the reports that it did not make. A report that another seed has yet to make is left out.
+
+    Args:
+        seeds: reports of each seed.
+        objective: how seeds are combined, and which report is the result of a seed.
+        completed: indices of the seeds that completed.
+    """
     combine = statistics.median if objective.over_seeds == "median" else statistics.fmean
-    # Up to the shortest history: a report that only the fast seeds have made would compare different sets of seeds.
-    return [combine(column) if all(map(math.isfinite, column)) else math.nan for column in zip(*seeds, strict=False)]
+    lengths = [len(reports) for reports in seeds]
+    pending = [length for seed, length in enumerate(lengths) if seed not in completed or not length]
+    count = min(pending) if pending else max(lengths)
+    results = (outcome(reports, objective) for reports in seeds)
+    kept = (math.nan if result is None else result for result in results)
+    whole = [[*reports, *[result] * (count - len(reports))] for reports, result in zip(seeds, kept, strict=True)]
+    columns = [[reports[number] for reports in whole] for number in range(count)]
+    return [combine(column) if all(map(math.isfinite, column)) else math.nan for column in columns]
 
 
 def outcome(reports: Reports, objective: ObjectiveSpec) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import pytest
@@ -328,6 +329,16 @@ class TestReplicates:
         mean = ObjectiveSpec(metric="score", over_seeds="mean")
         assert combine_seeds([[1.0, 2.0], [5.0, 6.0]], mean) == [3.0, 4.0]
         assert combine_seeds([[1.0], []], MAX) == []
+
+    def test_completed_seed_keeps_its_result(self) -> None:
+        mean = ObjectiveSpec(metric="score", goal="maximize", over_seeds="mean")
+        last = mean.model_copy(update={"reduction": "last"})
+        seeds = [[3.0, 1.0], [5.0, 6.0, 8.0, 7.0]]
+        assert combine_seeds(seeds, mean, completed={0}) == [4.0, 3.5, 5.5, 5.0]
+        assert combine_seeds(seeds, last, completed={0, 1}) == [4.0, 3.5, 4.5, 4.0]
+        assert outcome(combine_seeds(seeds, mean, completed={0, 1}), mean) == statistics.fmean([3.0, 8.0])
+        assert combine_seeds(seeds, mean, completed={1}) == [4.0, 3.5]
+        assert combine_seeds([[], [5.0]], mean, completed={0, 1}) == []
 
     def test_one_diverged_seed_makes_the_trial_diverged(self) -> None:
         assert math.isnan(combine_seeds([[1.0], [NAN], [1.0]], MAX)[0])
