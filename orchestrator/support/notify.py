@@ -15,6 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from contextlib import suppress
 from functools import partial
 from typing import IO, Any
@@ -93,6 +94,11 @@ def _reason(problem: Exception) -> str:
 
 def _post_once(url: str, document: dict[str, Any], allow_private: bool) -> None:
     body, headers = json.dumps(document).encode(), {"Content-Type": "application/json"}
+    parts = urlsplit(url)
+    if parts.username is not None:  # urllib would take the user for a part of the host
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     request = urllib.request.Request(url, body, headers, method="POST")
     limit = _TimeLimit(SECONDS)
     handlers = (_NoRedirects(), _Plain(limit, allow_private), _Encrypted(limit, allow_private))

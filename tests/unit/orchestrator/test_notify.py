@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class Server:
     codes: list[int] = field(default_factory=list)
     told: list[dict[str, Any]] = field(default_factory=list)
     answer: int = 0  # bytes of the body of a response
+    logins: list[str | None] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -48,6 +50,7 @@ def server() -> Iterator[Server]:
             if code == 200:
                 assert self.headers["Content-Type"] == "application/json"
                 found.told.append(json.loads(body))
+                found.logins.append(self.headers["Authorization"])
             self.send_response(code)
             if 300 <= code < 400:
                 self.send_header("Location", found.url)
@@ -89,6 +92,12 @@ def test_failing_server_is_retried(server: Server, capsys: pytest.CaptureFixture
     assert post(server.url, document(), allow_private=True)
     assert server.told == [document()]
     assert capsys.readouterr().err.count("warning") == 2
+
+
+def test_login_in_the_address_is_sent_as_basic_authentication(server: Server) -> None:
+    assert post(server.url.replace("//", "//me:p%40w@"), document(), allow_private=True)
+    assert post(server.url, document(), allow_private=True)
+    assert server.logins == ["Basic " + b64encode(b"me:p@w").decode(), None]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/" + SECRET, "not-a-url/" + SECRET])
