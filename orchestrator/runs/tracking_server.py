@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import suppress
 from typing import Any
 
 from orchestrator.support.errors import AuthError, ServiceError, UsageError
@@ -24,6 +25,7 @@ DEFAULTS = {
 REFUSED = (401, 403)
 NO_ANSWER = re.compile(r"Read timed out|Remote end closed connection|\[Errno -?\d+\] (?P<error>[\w ]+)")
 POLL_SECONDS = 1.0
+REDIRECT_SECONDS = 10.0
 DATABRICKS = "databricks"
 ADDRESSES = "--to http://HOST:5000, sqlite:///FILE or databricks"
 
@@ -117,6 +119,9 @@ def _check_supported(uri: str, problem: Exception) -> None:
     from sqlalchemy.exc import ArgumentError
 
     lead = f"cannot use the tracking URI {uri}"
+    if isinstance(problem, RestException) and (target := _redirect(uri)) is not None:
+        # the client follows it with a GET, and an answer to that names other reasons
+        raise UsageError(f"{lead}: the server redirects to {target}", fix=f"--to {target}") from problem
     if isinstance(problem, ModuleNotFoundError):
         fix = f"install {problem.name} in the environment of orchestrator"
         raise UsageError(f"{lead}: its driver {problem.name} is not installed", fix=fix) from problem
@@ -124,6 +129,19 @@ def _check_supported(uri: str, problem: Exception) -> None:
     refused = own and getattr(problem, "error_code", "") == "INVALID_PARAMETER_VALUE"
     if refused or isinstance(problem, ArgumentError):
         raise UsageError(f"{lead}: MLflow does not support it", fix=ADDRESSES) from problem
+
+
+def _redirect(uri: str) -> str | None:
+    """Return the address that a server redirects requests to; None: there is none."""
+    import requests
+
+    path = "/api/2.0/mlflow/experiments/search"
+    with suppress(requests.RequestException):
+        answer = requests.post(uri.rstrip("/") + path, json={}, allow_redirects=False, timeout=REDIRECT_SECONDS)
+        target = answer.headers.get("Location", "")
+        if answer.is_redirect and target.startswith(("http://", "https://")) and target.endswith(path):
+            return target.removesuffix(path)
+    return None
 
 
 def _problem(uri: str) -> Exception | None:

@@ -30,10 +30,12 @@ class Workspace(BaseHTTPRequestHandler):
 
     seen: ClassVar[list[tuple[str, str | None]]] = []
 
+    code, error = 403, {"error_code": "PERMISSION_DENIED", "message": "Invalid access token."}
+
     def do_GET(self) -> None:
         self.seen.append((self.path.partition("?")[0], self.headers["Authorization"]))
-        body = json.dumps({"error_code": "PERMISSION_DENIED", "message": "Invalid access token."}).encode()
-        self.send_response(403)
+        body = json.dumps(self.error).encode()
+        self.send_response(self.code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -169,3 +171,32 @@ def test_token_of_a_runs_server_reaches_no_other_one(
     with pytest.raises(ServiceError):
         sync_run(run, workspace)
     assert Workspace.seen[-1][1] == f"Bearer {TOKEN}"
+
+
+class MovedServer(Workspace):
+    """A server that redirects requests below /old, and answers as MLflow does to a POST that became a GET."""
+
+    code, error = 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": "Invalid value 0 for 'max_results'."}
+
+    def do_POST(self) -> None:
+        self.send_response(301)
+        self.send_header("Location", f"http://{self.headers['Host']}{self.path.replace('/old', '/new')}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_redirecting_server_is_reported_with_its_new_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    with HTTPServer(("127.0.0.1", 0), MovedServer) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{httpd.server_address[1]}"
+        code = main(["mlflow", "sync", "--all", "--to", f"{address}/old"])
+        httpd.shutdown()
+        thread.join()
+    errors = capsys.readouterr().err
+    assert code == 2
+    assert f"the server redirects to {address}/new" in errors
+    assert f"fix  --to {address}/new" in errors
