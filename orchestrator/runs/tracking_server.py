@@ -132,7 +132,7 @@ def _check_supported(uri: str, problem: Exception) -> None:
 
 
 def _redirect(uri: str) -> str | None:
-    """Return the address that a server redirects requests to; None: there is none."""
+    """Return the address that a server redirects requests to; None: it does not redirect."""
     import requests
 
     path = "/api/2.0/mlflow/experiments/search"
