@@ -51,6 +51,13 @@ FOOT = """
 --repeat` repeats the failing trials, each with its seed. `--page` writes this page from
 [the results](../tests/faults/campaign/results.jsonl).
 """
+EXPLAINED = {
+    ("call-rank", "nodes-2", 4): (
+        "Python's `tempfile` tries a folder with a file of four bytes. The kill came as a rank deleted it."
+        " Nothing of ours can delete it afterwards: another program's file would look the same."
+    )
+}
+"""Fault, kind and seed of a failing trial that is not repaired -> the cause."""
 COLUMNS = (
     "fault",
     "job",
@@ -155,6 +162,8 @@ def _failures(found: Sequence[Outcome]) -> Iterator[str]:
         yield "\n## Failing trials\n\n"
     for one in failing:
         yield f"- {_trial(one)}: {_what_failed(one)}\n"
+        if (reason := EXPLAINED.get((one.fault, one.kind, one.seed))) is not None:
+            yield f"  {reason}\n"
 
 
 def _failed_before(repaired: Sequence[tuple[list[Outcome], Outcome]]) -> Iterator[str]:
