@@ -394,10 +394,11 @@ class Orchestrator:
                 run = self.attach(name)
                 runs[run.name] = run
         backends = {backend.name: backend for backend in self._backends()}
-        return plan_purging([run.status() for run in runs.values()], sweeps, backends, self._home, pruned=pruned)
+        statuses = [run.status() for run in runs.values()]
+        return plan_purging(statuses, sweeps, backends, self._home, needs=self._needs(), pruned=pruned)
 
     def purge(self, purging: Purging) -> Purging:
-        """Delete what `purging` lists, permanently, except for token stores that are in use by now.
+        """Delete what `purging` lists, permanently, except for token stores and models that are in use by now.
 
         Return what was deleted, and what remains.
 
@@ -411,7 +412,7 @@ class Orchestrator:
         """
         from orchestrator.backends.purging import purge
 
-        return purge(purging, {backend.name: backend for backend in self._backends()}, self._home)
+        return purge(purging, self._needs(), {backend.name: backend for backend in self._backends()}, self._home)
 
     def delete_endpoint(self, endpoint: str) -> None:
         """Delete an endpoint, and the machine behind it.

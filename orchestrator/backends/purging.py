@@ -7,17 +7,12 @@ and what would remain; `Orchestrator.purge` deletes that, and copies to MLflow t
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from pydantic import Field
 
@@ -31,6 +26,7 @@ from orchestrator.backends.retention import (
     BUILDING,
     Deletion,
     Item,
+    Users,
     delete_store,
     delete_tree,
     folder_item,
@@ -39,11 +35,19 @@ from orchestrator.backends.retention import (
     tree_bytes,
     unused_stores,
 )
+from orchestrator.backends.tracked_traces import (
+    LOCKS,
+    TrackedTraces,
+    TrackingMarks,
+    compact_store,
+    delete_traces,
+    in_parts,
+    open_store,
+    tracked_traces,
+)
 from orchestrator.runs.hidden_folders import DELETED
 from orchestrator.runs.status import SWEEP_TAG, Handle, RunStatus
 from orchestrator.runs.tracked_run import (
-    HANDLE_TAG,
-    PARENT_TAG,
     RECORD,
     SUBMITTED_TAG,
     default_uri,
@@ -51,69 +55,16 @@ from orchestrator.runs.tracked_run import (
     run_lock,
     submitted_tag,
 )
-from orchestrator.runs.tracking_server import DEFAULTS
-from orchestrator.support.errors import ConflictError, ServiceError
+from orchestrator.support.errors import ConflictError
 from orchestrator.support.home import FINGERPRINT_CACHE, SWEEPS, TOKEN_STORES
 from orchestrator.support.moved_home import MovedHome
 from train_jobs.artifacts.files import is_held, read_object
-from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.mounts import write_error
-from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, relocate_artifacts, sqlite_path
-from train_jobs.artifacts.tracking.model_registry import cached_copies
+from train_jobs.artifacts.tracking.mlflow_store import sqlite_path
+from train_jobs.artifacts.tracking.model_registry import FOLDER, cached_copies
 from train_jobs.config.errors import in_shell
-from train_jobs.config.fields import Config
 
-DATA_TAG = "orchestrator.data"  # hash of the data that a run read
-MARKS = (RUN_TAG, HANDLE_TAG, SWEEP_TAG, SUBMITTED_TAG, PARENT_TAG, DATA_TAG)  # tags that are read of each record
-LOCKS = 200  # number of runs at a time: each lock is an open file, and each id part of an argument of MLflow
-# MLflow's gc keeps the datasets of deleted runs, with names and hashes of files
-UNUSED_DATASETS = (
-    "DELETE FROM inputs WHERE destination_type = 'RUN' AND destination_id NOT IN (SELECT run_uuid FROM runs)",
-    "DELETE FROM input_tags WHERE input_uuid NOT IN (SELECT input_uuid FROM inputs)",
-    "DELETE FROM datasets WHERE dataset_uuid NOT IN (SELECT source_id FROM inputs WHERE source_type = 'DATASET')",
-)
-
-
-class TrackingMarks(Config):
-    """Tags and ids by which the records of purged runs are found in MLflow.
-
-    Never the name of an MLflow run: users rename runs, and a run of theirs may have the name of one of ours.
-    """
-
-    handles: frozenset[str]
-    """Handles of runs."""
-    names: frozenset[str]
-    """Names of sweeps, and of runs without a folder."""
-    submitted: frozenset[str]
-    """Values of the tag that distinguishes each run and sweep from others of its name."""
-    ids: frozenset[str]
-    """Ids that the folders of the runs and sweeps recorded."""
-
-    def match(self, tags: Mapping[str, str], *, own: bool) -> bool:
-        """Return whether an MLflow run or a version of a model is one of them.
-
-        Args:
-            tags: its tags.
-            own: whether its store is that of the home folder. Other homes may share any other store, and their runs of
-                the same plan have the same names.
-        """
-        if own and tags.get(RUN_TAG) in self.names:
-            return True
-        named = tags.get(HANDLE_TAG) in self.handles or tags.get(SWEEP_TAG) in self.names
-        return named and (own or tags.get(SUBMITTED_TAG) in self.submitted)
-
-
-class TrackedTraces(Config):
-    """Records of purged runs in an MLflow store of this machine."""
-
-    uri: str
-    """Its tracking URI."""
-    runs: list[str]
-    """Ids of MLflow runs."""
-    models: list[tuple[str, str]]
-    """Names and versions of registered models."""
-    texts: list[str]
-    """Hashes of the data that the runs read."""
+MODELS = Path("cache", FOLDER)  # copies of registered models, below the home
 
 
 class Purging(Deletion):
@@ -171,7 +122,7 @@ def pruned_names(home: Path) -> set[str]:
     names = {name.removeprefix(DELETED).rpartition(".")[0] for name in hidden}
     path = sqlite_path(default_uri(home))
     if path is not None and path.is_file():
-        with suppress(sqlite3.Error), closing(_opened(path)) as database:  # of another program, or damaged
+        with suppress(sqlite3.Error), closing(open_store(path)) as database:  # of another program, or damaged
             query = "SELECT DISTINCT value FROM tags WHERE key IN (?, ?)"
             names |= {name for (name,) in database.execute(query, (RUN_TAG, SWEEP_TAG))}
     return without_folder(home, names)
@@ -183,6 +134,7 @@ def plan_purging(
     backends: Mapping[str, Backend],
     home: Path,
     *,
+    needs: Mapping[str, Mapping[str, Any]],
     pruned: Collection[str] = (),
 ) -> Purging:
     """Return the traces of runs and sweeps.
@@ -192,6 +144,7 @@ def plan_purging(
         sweeps: name of a sweep -> its tracking URI.
         backends: by name; those of the runs.
         home: the user's orchestrator folder.
+        needs: see `retention.plan_pruning`.
         pruned: names of runs and sweeps without a folder, which have other traces: trials of the sweeps, and what only
             the home's MLflow store has.
 
@@ -223,9 +176,10 @@ def plan_purging(
         submitted=frozenset(submitted_tag(moment)[SUBMITTED_TAG] for moment in created),
         ids=frozenset(str((read_object(place / RECORD) or {}).get("run_id")) for place in places),
     )
-    tracking = [found for uri in sorted(uris) if (found := _tracked(uri, marks, home)) is not None]
+    tracking = [found for uri in sorted(uris) if (found := tracked_traces(uri, marks, home)) is not None]
     texts = {*(record.get("data") for record in records), *(text for found in tracking for text in found.texts)}
     stores, unused = _stores(home, folders.values(), texts)
+    copies, used = _cached_models(home, marks, backends, needs)
     return Purging(
         runs=[
             Item(
@@ -246,11 +200,16 @@ def plan_purging(
         folders=[folder for folder in folders.values() if folder is not None],
         texts=frozenset(texts),
         stores=[uri for uri in sorted(uris) if sqlite_path(uri) is not None],
-        caches=[*_caches(home), *_cached_models(home, tracking)],
+        caches=[*_caches(home), *copies],
         remains=[
+            *used,
             *(line for status in statuses if status not in mine for line in _elsewhere(status, folders[status.name])),
             *_remaining_files(home, folders, mine),
-            *(f"MLflow runs at {uri}: delete them there" for uri in sorted(uris) if sqlite_path(uri) is None),
+            *(
+                f"MLflow runs and versions of models at {uri}: delete them there, see docs/privacy.md"
+                for uri in sorted(uris)
+                if sqlite_path(uri) is None
+            ),
             *(f"{path.relative_to(home)}, of a text that no run uses: orchestrator prune --stores" for path in unused),
         ],
     )
@@ -262,8 +221,10 @@ def _require_ended(status: RunStatus) -> None:
         raise ConflictError(f"cannot purge run {status.name}: it is {status.state}", fix=fix)
 
 
-def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purging:
-    """Delete what `purging` lists, except for token stores that are in use by now; return what was deleted.
+def purge(
+    purging: Purging, needs: Mapping[str, Mapping[str, Any]], backends: Mapping[str, Backend], home: Path
+) -> Purging:
+    """Delete what `purging` lists, except for stores and models that are in use by now; return what was deleted.
 
     The folders of runs and sweeps come last: by them, a purge that is repeated after a kill or an error finds the rest.
 
@@ -271,6 +232,7 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
 
     Args:
         purging: returned by `plan_purging`, and shown to the user meanwhile.
+        needs: see `retention.plan_pruning`, as they are now.
         backends: by name; those of the runs.
         home: the user's orchestrator folder.
 
@@ -287,12 +249,7 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
         _require_ended(backends[one.backend].describe(one.name))
     for item in purging.sweeps:
         Path(home / item.name).with_name(f".{Path(item.name).name}.lock").unlink(missing_ok=True)
-    purging = _delete_stores(purging, home)
-    for name in purging.caches:
-        if (home / name).is_dir():
-            delete_tree(home / name)
-        else:
-            (home / name).unlink(missing_ok=True)
+    purging = _delete_caches(_delete_stores(purging, home), needs, backends, home)
     deletions: list[tuple[Path | None, Callable[[], object]]] = [
         (backends[one.backend].folder(one.name), partial(require(backends[one.backend], Deletes).delete, one.name))
         for one in handles
@@ -327,20 +284,13 @@ def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]]
                 fix = f"chmod -R u+w {in_shell(folder)}"
                 raise write_error(f"cannot purge {folder.name}", problem, folder, fix=fix) from problem
         for uri in purging.stores:
-            if (traces := _tracked(uri, purging.marks, home)) is not None:
-                for part in _parts(traces):
-                    _delete_tracked(part)
+            if (traces := tracked_traces(uri, purging.marks, home)) is not None:
+                for part in in_parts(traces):
+                    delete_traces(part)
             # Always: a purge that was killed here before may have deleted all records, and left their rows in the file.
-            _compact(uri)
+            compact_store(uri)
         for _, delete in deletions:
             delete()
-
-
-def _parts(traces: TrackedTraces) -> Iterator[TrackedTraces]:
-    """Yield records in parts whose ids fit into one argument of a command; the models first."""
-    for first in range(0, max(len(traces.runs), 1), LOCKS):
-        runs, models = traces.runs[first : first + LOCKS], traces.models if first == 0 else []
-        yield traces.model_copy(update={"runs": runs, "models": models})
 
 
 def _stores(
@@ -400,140 +350,42 @@ def _caches(home: Path) -> list[str]:
     return [str(path) for path in found if (home / path).is_file()]
 
 
-def _cached_models(home: Path, tracking: Sequence[TrackedTraces]) -> Iterator[str]:
-    """Yield the copies of registered models, below the home, from which jobs here started or predicted."""
-    for name, version in dict.fromkeys(model for found in tracking for model in found.models):
-        for path in cached_copies(home / "cache", name, version):
-            yield str(path.relative_to(home))
+def _cached_models(
+    home: Path, marks: TrackingMarks, backends: Mapping[str, Backend], needs: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[str], list[str]]:
+    """Return the copies of registered models of the runs, below the home, and a line for each that is still needed.
 
-
-def _tracked(uri: str, marks: TrackingMarks, home: Path) -> TrackedTraces | None:
-    """Return the records of runs in an SQLite store; None: it has none, or is elsewhere."""
-    path, own = sqlite_path(uri), uri == default_uri(home)
-    if path is None or not path.is_file():
-        return None
-    tags, version_tags = defaultdict[str, dict[str, str]](dict), defaultdict[tuple[str, int], dict[str, str]](dict)
-    # read without MLflow, whose import takes seconds
-    with closing(_opened(path)) as database:
-        every = [run for (run,) in database.execute("SELECT run_uuid FROM runs")]
-        read = f"key, value FROM {{}} WHERE key IN ({', '.join('?' * len(MARKS))})"
-        for run, key, value in database.execute(f"SELECT run_uuid, {read.format('tags')}", MARKS):
-            tags[run][key] = value
-        live = "SELECT name, version, run_id FROM model_versions WHERE current_stage IS NOT 'Deleted_Internal'"
-        versions = [*database.execute(live)]
-        read_versions = f"SELECT name, version, {read.format('model_version_tags')}"
-        for name, version, key, value in database.execute(read_versions, MARKS):
-            version_tags[name, version][key] = value
-    found = {run for run in every if run in marks.ids or marks.match(tags[run], own=own)}
-    # trials that were deleted from the disk: their sweep does not know when they were submitted
-    nested = {run for run in every if tags[run].get(PARENT_TAG) in found and tags[run].get(SWEEP_TAG) in marks.names}
-    found |= nested
-    models = [
-        (name, str(version))
-        for name, version, run in versions
-        if run in found or marks.match(version_tags[name, version], own=own)
-    ]
-    runs = [run for run in every if run in found]
-    texts = sorted({tags[run][DATA_TAG] for run in runs if DATA_TAG in tags[run]})
-    return TrackedTraces(uri=uri, runs=runs, models=models, texts=texts) if runs or models else None
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    """Open a store to read it."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=READ_SECONDS)
-
-
-def _delete_tracked(traces: TrackedTraces) -> None:
-    """Delete records permanently, see `_compact` too: MLflow alone marks a deleted run.
-
-    Raises:
-        ServiceError: MLflow refused, or another process uses the store.
+    Other jobs started or predicted from them. One that can be resumed finds its model by the path of the copy alone.
     """
-    disable_telemetry()
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(tracking_uri=traces.uri, registry_uri=traces.uri)
-    path = sqlite_path(traces.uri)
-    assert path is not None, "only SQLite stores are listed"
-    relocate_artifacts(path)  # in a copied home, MLflow would delete the files of the original
-    try:
-        for name, version in traces.models:
-            _delete_version(client, name, version)
-        for run in traces.runs:
-            with suppress(MlflowException):  # deleted before, but not permanently
-                client.delete_run(run)
-        logged, places = _logged_models(path, traces.runs), _artifact_folders(path, traces.runs)
-        for model in logged:
-            with suppress(MlflowException):  # deleted before, but not permanently
-                client.delete_logged_model(model)
-        if traces.runs:
-            models = ["--logged-model-ids", ",".join(logged)] if logged else []
-            command = ["-m", "mlflow", "gc", "--backend-store-uri", traces.uri]
-            command += ["--run-ids", ",".join(traces.runs), *models]
-            variables = {**DEFAULTS, **os.environ, "MLFLOW_TRACKING_URI": traces.uri}
-            done = subprocess.run(
-                [sys.executable, *command], capture_output=True, text=True, env=variables, check=False
-            )
-            if done.returncode:
-                raise _refused(path, (done.stderr.strip().splitlines() or ["mlflow gc failed"])[-1])
-            for place in places:  # MLflow deletes the files, and keeps the folders above that are named after the run
-                with suppress(OSError):  # not empty, or gone
-                    place.parent.rmdir()
-    except (MlflowException, sqlite3.Error) as problem:
-        raise _refused(path, problem) from None
+    hidden = sorted((home / MODELS).glob(f"*/{DELETED}*"))  # of a purge that was killed
+    deleted, used = [str(path.relative_to(home)) for path in hidden], list[str]()
+    copies = [*cached_copies(home / "cache", marks.made)]
+    runs = [run for one in backends.values() if copies and not one.remote for run in one.list()]
+    gone = {run.handle for run in runs if marks.made(run.handle)}
+    users = Users(runs, {name: need for name, need in needs.items() if name not in marks.names}, backends, (), gone)
+    for folder, records in copies:
+        if (user := users.user(folder)) is not None:
+            used.append(f"a copy of the model, which {user} needs: when that has completed, rm -r {in_shell(folder)}")
+        else:  # the records last: by them, a repeated purge finds what a killed one left
+            deleted += [str(path.relative_to(home)) for path in (folder, *records)]
+    return deleted, used
 
 
-def _compact(uri: str) -> None:
-    """Delete the datasets that no run uses from an SQLite store, and the bytes of deleted rows.
-
-    Raises:
-        ServiceError: another process uses the store.
-    """
-    path = sqlite_path(uri)
-    if path is None or not path.is_file() or not os.access(path, os.W_OK):  # one that this user only reads
-        return
-    try:
-        with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
-            for statement in UNUSED_DATASETS:
-                database.execute(statement)
-            database.commit()
-            database.execute("VACUUM")
-    except sqlite3.Error as problem:
-        raise _refused(path, problem) from None
-
-
-def _delete_version(client: Any, name: str, version: str) -> None:
-    """Delete a version of a registered model with its tags, and the model if this was its last version."""
-    for key in client.get_model_version(name, version).tags:
-        client.delete_model_version_tag(name, version, key)
-    client.delete_model_version(name, version)
-    if not client.search_model_versions(f"name = '{name}'"):
-        client.delete_registered_model(name)
-
-
-def _logged_models(path: Path, runs: Sequence[str]) -> list[str]:
-    """Return the ids of the logged models of runs, including those that no version refers to."""
-    query = f"SELECT model_id FROM logged_models WHERE source_run_id IN ({', '.join('?' * len(runs))})"
-    with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
-        return [model for (model,) in database.execute(query, runs)]
-
-
-def _artifact_folders(path: Path, runs: Sequence[str]) -> list[Path]:
-    """Return the folders on this machine with the artifacts of runs and of their logged models."""
-    marks = ", ".join("?" * len(runs))
-    query = (
-        f"SELECT artifact_uri FROM runs WHERE run_uuid IN ({marks})"
-        f" UNION SELECT artifact_location FROM logged_models WHERE source_run_id IN ({marks})"
-    )
-    with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
-        addresses = [urlsplit(uri) for (uri,) in database.execute(query, [*runs, *runs])]
-    return [Path(unquote(address.path)) for address in addresses if address.scheme in ("", "file")]
-
-
-def _refused(path: Path, why: object) -> ServiceError:
-    facts = {"where": path, "reason": str(why).splitlines()[0]}
-    return ServiceError("cannot delete records of MLflow", facts=facts, fix="run the same command again")
+def _delete_caches(
+    purging: Purging, needs: Mapping[str, Mapping[str, Any]], backends: Mapping[str, Backend], home: Path
+) -> Purging:
+    """Delete the caches, except for models that are needed by now; return the purge with those among what remains."""
+    copies, used = _cached_models(home, purging.marks, backends, needs)
+    kept = [name for name in purging.caches if Path(name).is_relative_to(MODELS) and name not in copies]
+    caches = [name for name in purging.caches if name not in kept]
+    for name in caches:
+        path = home / name
+        if path.is_dir():
+            delete_tree(path, hide=not path.name.startswith("."))  # half a model must never be found
+        else:
+            path.unlink(missing_ok=True)
+    remains = [*(line for line in used if line not in purging.remains), *purging.remains]
+    return purging.model_copy(update={"caches": caches, "remains": remains})
 
 
 def _elsewhere(status: RunStatus, folder: Path | None) -> Iterator[str]:

@@ -146,7 +146,7 @@ def plan_pruning(
     """
     plans = read_plans(home)
     old = expired(runs, keep_last=keep_last, older_than=older_than, states=states, now=time.time())
-    users = _Users(runs, needs, backends, plans, {status.handle for status in old})
+    users = Users(runs, needs, backends, plans, {status.handle for status in old})
     gone: list[tuple[RunStatus, Path | None]] = []
     kept: dict[str, str] = {}
     for status in reversed(old):  # the newest first: a run is older than those that start from it
@@ -206,7 +206,7 @@ def prune(
     """
     deleted: list[Item] = []
     kept = dict(pruning.kept)
-    users = _Users(runs, needs, backends, read_plans(home), {item.handle for item in pruning.runs})
+    users = Users(runs, needs, backends, read_plans(home), {item.handle for item in pruning.runs})
     known = {status.handle: status for status in runs}
     for item in reversed(pruning.runs):  # the newest first, as in `plan_pruning`
         handle = Handle.parse(str(item.handle))
@@ -291,7 +291,7 @@ def _paths(value: Any) -> Iterator[str]:
             yield from _paths(inner)
 
 
-class _Users:
+class Users:
     """Folders of runs that a resumable run, a sweep or an endpoint still needs: `--model`, `--phase-from`, data.
 
     Args:
@@ -340,12 +340,16 @@ class _Users:
 
     def reason(self, folder: Path | None) -> str | None:
         """Return why a run must be kept; None: nothing needs it."""
-        user = self._users.get(folder.resolve()) if folder is not None and self._users else None
+        user = None if folder is None else self.user(folder)
         return None if user is None else f"{user} needs its files"
+
+    def user(self, folder: Path) -> str | None:
+        """Return what needs files of a folder; None: nothing does."""
+        return self._users.get(folder.resolve()) if self._users else None
 
     def _need(self, user: str, paths: Iterable[str]) -> None:
         for path in paths:
-            for folder in Path(path).resolve().parents:
+            for folder in ((real := Path(path).resolve()), *real.parents):
                 self._users.setdefault(folder, user)
 
 

@@ -291,7 +291,7 @@ def test_purge_of_copy_reads_no_store_of_the_original(tmp_path: Path, monkeypatc
     (run.path / "mlflow-copies.json").write_text(json.dumps({"uris": addresses}))
     copy = copied(home)
     read: list[str] = []
-    monkeypatch.setattr(purging, "_tracked", lambda uri, *_: read.append(uri))
+    monkeypatch.setattr(purging, "tracked_traces", lambda uri, *_: read.append(uri))
     Orchestrator(home=copy, environ={}).purging("one")
     assert {f"sqlite:///{copy}/shared.db", "sqlite:////data/shared.db"} <= {*read}
     assert not [uri for uri in read if uri.startswith(f"sqlite:///{home}/")]

@@ -35,6 +35,16 @@ def plan_of(sha256: str, **more: object) -> dict[str, object]:
     return {"data": {"sha256": sha256, "name": "notes.jsonl"}, **more}
 
 
+def make_copy(home: Path, name: str, handle: str) -> Path:
+    """Write a copy of version 1 of a registered model, with the lineage of a run."""
+    copy = home / "cache" / "mlflow-models" / name / "1-0123456789abcdef"
+    copy.mkdir(parents=True)
+    lineage = {"version": 1, "links": [{"kind": "pretrain", "name": "x", "facts": {"run": handle}}]}
+    (copy / "lineage.json").write_text(json.dumps(lineage))
+    (copy.parent / ".1-fedcba9876543210.json").write_text(json.dumps({"folder": copy.name, "sha256": "0"}))
+    return copy
+
+
 @pytest.fixture
 def orchestrator(tmp_path: Path) -> Orchestrator:
     make_run(tmp_path, "one", plan=plan_of("own", delivery=str(tmp_path / "out.jsonl")), ended=1.0)
@@ -97,6 +107,36 @@ def test_shared_store_goes_with_its_last_run(orchestrator: Orchestrator) -> None
     assert "token-stores/b" in [item.name for item in both.token_stores]
 
 
+def test_purge_deletes_copy_of_model_on_a_server(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    mine, theirs = make_copy(tmp_path, "mine", "local://one"), make_copy(tmp_path, "theirs", "local://two")
+    request = tmp_path / "runs" / "one" / "request.json"
+    request.write_text(request.read_text().replace("sqlite:////x.db", "http://127.0.0.1:9"))
+    purging = orchestrator.purging("one")
+    assert any(line.startswith("MLflow runs and versions of models at http://127.0.0.1:9") for line in purging.remains)
+    assert f"cache {mine.relative_to(tmp_path)}" in purging.records
+    orchestrator.purge(purging)
+    assert tree(mine.parent) == []
+    assert tree(theirs.parent) == [".1-fedcba9876543210.json", theirs.name, f"{theirs.name}/lineage.json"]
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_purge_keeps_copy_that_a_resumable_run_needs(
+    orchestrator: Orchestrator, tmp_path: Path, meanwhile: bool
+) -> None:
+    copy = make_copy(tmp_path, "mine", "local://one")
+    purging = orchestrator.purging("one")
+    make_run(tmp_path, "user", RunState.CANCELLED, plan=plan_of("own", job={"init_from": str(copy)}), ended=1.0)
+    if not meanwhile:
+        purging = orchestrator.purging("one")
+        assert str(copy.relative_to(tmp_path)) not in purging.caches
+    done = orchestrator.purge(purging)
+    assert copy.is_dir()
+    line = f"a copy of the model, which user needs: when that has completed, rm -r {copy}"
+    assert [text for text in done.remains if text.startswith("a copy")] == [line]
+    again = orchestrator.purging("user")
+    assert str(copy.relative_to(tmp_path)) not in again.caches, "it is not the model of that run"
+
+
 def purge_until_killed(orchestrator: Orchestrator, step: int) -> bool:
     """Purge run one in a child that kills itself before deletion `step`; return whether there was one."""
     if (child := os.fork()) == 0:
@@ -128,6 +168,7 @@ def test_killed_purge_can_be_repeated(tmp_path: Path) -> None:
             (make_store(place, key, sha256) / "shard-00000-train.arrow").write_text("text")
             (place / "token-stores" / f".{key}.lock").touch()
         (place / "token-stores" / "hashes.json").write_text("{}")
+        make_copy(place, "mine", "local://one")
         return place
 
     undisturbed = home(0)

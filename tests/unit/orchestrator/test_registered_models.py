@@ -236,6 +236,27 @@ def test_purge_deletes_files_of_logged_model(run: RunFolder, tmp_path: Path) -> 
     assert b"orchestrator.logged_model" not in database
 
 
+def test_purge_keeps_copies_of_another_registry(run: RunFolder, tmp_path: Path, empty_store: Path) -> None:
+    """Both registries have a version 1 of `bert`."""
+    from orchestrator.client import Orchestrator
+
+    LocalBackend(tmp_path).register_model("run", "bert")
+    shutil.copy(empty_store, tmp_path / "b.db")
+    uri, cache = f"sqlite:///{tmp_path / 'b.db'}", tmp_path / "cache"
+    other = make_tracked_run(tmp_path, "other", plan=ENVIRONMENT, uri=uri)
+    shutil.copytree(run.model, other.model)
+    (other.model / "README.md").write_text("another card")
+    LocalBackend(tmp_path).register_model("other", "bert")
+    mine = registry_folder("models:/bert/1", Registry(default_uri(tmp_path), default_uri(tmp_path), cache))
+    theirs = registry_folder("models:/bert/1", Registry(uri, uri, cache))
+    records = {*mine.parent.glob(".1-*.json")}
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    orchestrator.purge(orchestrator.purging("run"))
+    assert (mine.exists(), theirs.is_dir()) == (False, True)
+    assert len({*mine.parent.glob(".1-*.json")} & records) == 1
+    assert registry_folder("models:/bert/1", Registry(uri, uri, cache)) == theirs
+
+
 def test_purge_waits_for_copy_that_is_being_made(run: RunFolder, tmp_path: Path) -> None:
     from orchestrator.client import Orchestrator
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -19,7 +19,8 @@ from urllib.parse import quote, unquote, urlsplit
 import yaml
 
 from train_jobs.artifacts.drafts import scratch_folder
-from train_jobs.artifacts.files import file_sha256, link_or_copy, sync_all, write_text
+from train_jobs.artifacts.files import file_sha256, link_or_copy, read_object, sync_all, write_text
+from train_jobs.artifacts.lineage import LINEAGE_FILE
 from train_jobs.artifacts.tracking.mlflow_store import relocate_artifacts, sqlite_path
 from train_jobs.config.errors import ConflictError, SpecError
 
@@ -36,6 +37,7 @@ TOKENIZER = "components/tokenizer"  # of a version with the flavour `transformer
 NAME = re.compile(r"models:/(?P<model>[^/:@]+)(/(?P<version>[0-9]+|latest)|@(?P<alias>[^/:@]+))")
 CACHED = re.compile(FOLDER + r"/(?P<model>[^/]+)/(?P<version>[0-9]+)-[0-9a-f]{16}$")
 LISTED = 20
+RUN = "run"  # of a record: handle of the run that made the model
 
 
 class Registry(NamedTuple):
@@ -60,13 +62,37 @@ def registry_identity(folder: Path) -> tuple[str, str] | None:
     return (f"models:/{unquote(found['model'])}", found["version"]) if found else None
 
 
-def cached_copies(cache: Path, model: str, version: str) -> list[Path]:
-    """Return the copies of a version in a cache, and the records that lead to them, of any registry.
+def cached_copies(cache: Path, matches: Callable[[str], bool]) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield the copies in a cache of models of some runs, from any registry: a folder, and the records that lead to it.
 
-    The next use of the version copies it again, so one of another registry that is listed too is no loss.
+    Folders that no longer exist are included: a killed deletion leaves their records.
+
+    A registry numbers versions itself, so equal names and versions do not identify a model. The
+    handle of its run does: in its lineage, or in the record, since a model can have been registered without a lineage.
+
+    Args:
+        cache: folder of the cache.
+        matches: whether the handle of a run is that of one of the runs.
     """
-    place = cache / FOLDER / quote(model, safe="")
-    return [*sorted(place.glob(f".{version}-*.json")), *sorted(place.glob(f"{version}-*"))]
+    for place in sorted((cache / FOLDER).glob("*")):
+        folders = {path: list[Path]() for path in sorted(place.glob("*")) if CACHED.search(path.as_posix())}
+        runs = {path: {_run_of(path)} for path in folders}
+        for path in sorted(place.glob(".*.json")):
+            record = read_object(path) or {}
+            folder = place / Path(str(record.get("folder"))).name
+            folders.setdefault(folder, []).append(path)
+            runs.setdefault(folder, set()).add(record.get(RUN))
+        for path, records in folders.items():
+            if not path.is_dir() or any(run is not None and matches(run) for run in runs[path]):
+                yield path, records
+
+
+def _run_of(folder: Path) -> str | None:
+    """Return the handle of the run that made a model, by its lineage; None: the lineage names none."""
+    try:
+        return (read_object(folder / LINEAGE_FILE) or {})["links"][-1]["facts"]["run"] or None
+    except (LookupError, TypeError):
+        return None
 
 
 def registry_of(environ: Mapping[str, str], tracking_uri: str | None, default: str | None, cache: Path) -> Registry:
@@ -307,7 +333,8 @@ def _kept(copy: Path, place: Path, version: Any, record: Path) -> Path:
     except OSError:  # another process was faster
         if not target.is_dir():
             raise
-    write_text(record, json.dumps({"folder": target.name, "sha256": digest}))
+    made_by = {RUN: version.tags["orchestrator.handle"]} if "orchestrator.handle" in version.tags else {}
+    write_text(record, json.dumps({"folder": target.name, "sha256": digest, **made_by}))
     return target
 
 
