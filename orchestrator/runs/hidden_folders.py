@@ -63,7 +63,9 @@ def delete_folder(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a folder. It stays, empty, if a process has a file in it open on NFS or FUSE.
+    """Delete a folder; of a link, the folder that it leads to, and the link.
+
+    The folder stays, empty, if a process has a file in it open on NFS or FUSE.
 
     Those file systems only rename a deleted file that is open (`.nfs...`, `.fuse_hidden...`), and delete it once it is
     closed; until then its folder cannot be deleted.
@@ -71,14 +73,18 @@ def remove_tree(path: Path) -> None:
     Raises:
         OSError: something cannot be deleted, for another reason.
     """
-    shutil.rmtree(path, ignore_errors=True)  # all that can be: an open file must not keep the others
+    tree = path.resolve() if path.is_symlink() else path  # users move large runs to another disk, and link them
+    shutil.rmtree(tree, ignore_errors=True)  # all that can be: an open file must not keep the others
     try:
-        shutil.rmtree(path)
+        shutil.rmtree(tree)
     except FileNotFoundError:
-        return
+        pass
     except OSError as problem:
         if problem.errno not in STILL_OPEN:
             raise
+        return
+    if tree != path:  # the link last: by it, the next command finds what a killed one left
+        path.unlink(missing_ok=True)
 
 
 def abandoned(place: Path, *, older_than: float = OLD_SECONDS) -> list[Path]:
@@ -97,8 +103,9 @@ def abandoned(place: Path, *, older_than: float = OLD_SECONDS) -> list[Path]:
             with suppress(OSError):  # deleted or renamed meanwhile
                 path, owner = place / entry.name, Owner.of(Path(entry.name))
                 known = owner is not None and owner.boot == here
-                dead = not owner.lives if owner and known else entry.stat().st_ctime < before
-                if entry.is_dir(follow_symlinks=False) and dead and not is_held(path / LOCK):
+                dead = not owner.lives if owner and known else entry.stat(follow_symlinks=False).st_ctime < before
+                linked = entry.is_symlink() and entry.name.startswith(DELETED)  # may lead nowhere by then
+                if (linked or entry.is_dir(follow_symlinks=False)) and dead and not is_held(path / LOCK):
                     found.append(path)
     return sorted(found)
 
@@ -112,7 +119,7 @@ def delete_abandoned(place: Path) -> None:
 
 def _delete(path: Path) -> None:
     if path.name.startswith(DELETED):
-        shutil.rmtree(path, ignore_errors=True)  # two processes may delete it together
+        remove_tree(path)  # two processes may delete it together
         return
     try:
         stream = (path / LOCK).open("r+b")

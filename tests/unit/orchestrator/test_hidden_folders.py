@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.client import Orchestrator
 from orchestrator.runs.hidden_folders import abandoned
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.run_folders import make_run
@@ -73,6 +75,38 @@ def test_list_completes_killed_deletion(tmp_path: Path) -> None:
     assert hidden(tmp_path / "runs") == [".deleted.one"]
     assert list(LocalBackend(tmp_path).list()) == []
     assert hidden(tmp_path / "runs") == []
+
+
+def linked_run(home: Path) -> Path:
+    """Create a run whose folder was moved to another disk and replaced by a link; return the moved folder."""
+    run, moved = make_run(home, "one", ended=1.0).path, home / "disk" / "one"
+    moved.parent.mkdir()
+    run.rename(moved).joinpath("outputs", "predictions.jsonl").write_text("private")
+    run.symlink_to(moved)
+    return moved
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_run_behind_a_link_is_deleted_with_link(tmp_path: Path, purge: bool) -> None:
+    moved, orchestrator = linked_run(tmp_path), Orchestrator(home=tmp_path, environ={})
+    if purge:
+        orchestrator.purge(orchestrator.purging("one"))
+    else:
+        orchestrator.prune(orchestrator.pruning())
+    assert not moved.exists()
+    assert list(moved.parent.iterdir()) == list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_list_completes_killed_deletion_of_linked_run(tmp_path: Path, dangling: bool) -> None:
+    moved = linked_run(tmp_path)
+    done = subprocess.run([sys.executable, "-c", DELETION, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert hidden(tmp_path / "runs") == [".deleted.one"]
+    if dangling:  # killed after the files, before the link
+        shutil.rmtree(moved)
+    assert list(LocalBackend(tmp_path).list()) == []
+    assert (hidden(tmp_path / "runs"), moved.exists()) == ([], False)
 
 
 def test_draft_of_live_process_is_kept(tmp_path: Path) -> None:
