@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -214,6 +215,36 @@ def test_signature_of_export_holds_for_registered_copy(run: RunFolder, tmp_path:
     LocalBackend(tmp_path).register_model("run", "bert")
     uri = default_uri(tmp_path)
     verify_signature(registry_folder("models:/bert/1", Registry(uri, uri, tmp_path / "cache")), public)
+
+
+def test_signed_files_of_any_kind_are_copied(run: RunFolder, tmp_path: Path) -> None:
+    """Also in folders, and without a vocabulary that would have no signature."""
+    private, public = write_keys(tmp_path)
+    (run.model / "onnx").mkdir()
+    for name in ("model.onnx", "model.onnx.data", "notes.csv", "onnx/graph.onnx"):
+        (run.model / name).write_text(name)
+    (run.model / "vocab.txt").unlink()
+    sign_folder(run.model, private)
+    LocalBackend(tmp_path).register_model("run", "bert")
+    uri = default_uri(tmp_path)
+    copy = registry_folder("models:/bert/1", Registry(uri, uri, tmp_path / "cache"))
+    verify_signature(copy, public)
+    assert (copy / "onnx" / "graph.onnx").read_text() == "onnx/graph.onnx"
+
+
+def test_names_of_a_signature_never_leave_the_folder(run: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").write_text("secret")
+    names = ["../secret", str(tmp_path / "elsewhere" / "secret"), "link/secret", "a/../../secret", "nul\0", "", "."]
+    payload = json.dumps({"predicate": {"resources": [{"name": name} for name in names]}}).encode()
+    signature = {"dsseEnvelope": {"payload": base64.b64encode(payload).decode()}}
+    (run.model / "model.sig").write_text(json.dumps(signature))
+    LocalBackend(tmp_path).register_model("run", "bert")
+    (artifacts_of(tmp_path, "bert", "1") / "link").symlink_to(tmp_path / "elsewhere")
+    uri = default_uri(tmp_path)
+    copy = registry_folder("models:/bert/1", Registry(uri, uri, tmp_path / "cache"))
+    assert {path.name for path in copy.rglob("*")} == {path.name for path in run.model.iterdir()}
+    assert not list((tmp_path / "cache").rglob("secret"))
 
 
 @pytest.mark.long

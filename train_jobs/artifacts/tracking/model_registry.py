@@ -8,6 +8,7 @@ by MLflow, which would run the code and the pickles of a version. MLflow is impo
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -31,7 +32,8 @@ NOT_OF_THE_MODEL = {
     *("input_example.json", "serving_input_example.json"),
 }
 """Files that MLflow puts next to those of a Hugging Face folder."""
-SUFFIXES = {".json", ".txt", ".md", ".sig", ".safetensors", ".jinja"}
+SUFFIXES = (".json", ".txt", ".md", ".sig", ".safetensors", ".jinja", ".onnx", ".onnx.data")
+SIGNATURE = "model.sig"  # lists all files of a signed model; without one of them, it does not verify
 PICKLED = "pytorch_model.bin"  # copied, so that the rules of trust decide, and only without safetensors
 TOKENIZER = "components/tokenizer"  # of a version with the flavour `transformers`
 NAME = re.compile(r"models:/(?P<model>[^/:@]+)(/(?P<version>[0-9]+|latest)|@(?P<alias>[^/:@]+))")
@@ -226,7 +228,10 @@ class _Files:
         """Yield the names of the files of a folder, without those of its folders."""
         if self.local is not None:
             found = self.local / folder
-            yield from sorted(path.name for path in found.iterdir() if path.is_file()) if found.is_dir() else ()
+            inside = found.is_dir() and found.resolve().is_relative_to(
+                self.local.resolve()
+            )  # a link may lead out of it
+            yield from sorted(path.name for path in found.iterdir() if path.is_file()) if inside else ()
             return
         assert self._store is not None
         for one in self._store.list_artifacts(folder or None):
@@ -262,15 +267,33 @@ def _copy(registry: Registry, version: Any, folder: Path) -> Path:
     names = [name for name in files.names("" if base == "." else base) if name not in NOT_OF_THE_MODEL]
     safe = any(name.endswith(".safetensors") for name in names)
     for name in names:
-        if Path(name).suffix in SUFFIXES or (name == PICKLED and not safe):
+        if name.endswith(SUFFIXES) or (name == PICKLED and not safe):
             files.copy(prefix + name, folder / name)
-    for name in files.names(TOKENIZER):
-        if Path(name).suffix in SUFFIXES and not (folder / name).exists():
+    signed = _signed_names(folder / SIGNATURE)
+    for name in signed:
+        target = folder / name
+        if not target.exists() and target.name in files.names(f"{base}/{PurePosixPath(name).parent}"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            files.copy(prefix + name, target)
+    for name in () if signed else files.names(TOKENIZER):  # a signed model verifies only without further files
+        if name.endswith(SUFFIXES) and not (folder / name).exists():
             files.copy(f"{TOKENIZER}/{name}", folder / name)
     if not (folder / "config.json").is_file():
         raise _no_bert(version, "it has no config.json")
-    _write_vocabulary(folder)
+    if not signed:
+        _write_vocabulary(folder)
     return folder
+
+
+def _signed_names(signature: Path) -> list[str]:
+    """Return the names in a signature that are inside of its folder; none if it is missing or damaged."""
+    try:
+        payload = (read_object(signature) or {})["dsseEnvelope"]["payload"]
+        names = [str(one["name"]) for one in json.loads(base64.b64decode(payload))["predicate"]["resources"]]
+    except (LookupError, TypeError, ValueError, RecursionError):  # a check of the signature reports it
+        return []
+    paths = [PurePosixPath(name) for name in names if "\0" not in name]
+    return [str(path) for path in paths if path.name and not path.is_absolute() and ".." not in path.parts]
 
 
 def _base(files: _Files, version: Any, folder: Path) -> str:
@@ -316,8 +339,8 @@ def _kept(copy: Path, place: Path, version: Any, record: Path) -> Path:
     Raises:
         ConflictError: it should have other files, by the tag that `orchestrator model register` gave it.
     """
-    files = sorted(copy.iterdir())
-    hashes = {path.name: file_sha256(path) for path in files}
+    files = sorted(path for path in copy.rglob("*") if path.is_file())
+    hashes = {path.relative_to(copy).as_posix(): file_sha256(path) for path in files}
     stated = version.tags.get("orchestrator.weights")
     if stated and stated not in hashes.values():
         raise ConflictError(
