@@ -100,7 +100,7 @@ def verify_signature(folder: Path, key: Path) -> None:
     """Require that a folder has exactly the files that the owner of a key signed.
 
     Args:
-        folder: folder of the model.
+        folder: folder of the model, or a link to it; links inside of it are refused.
         key: PEM file of the public key.
 
     Raises:
@@ -120,7 +120,7 @@ def verify_signature(folder: Path, key: Path) -> None:
         fix = f"orchestrator model sign {in_shell(folder)} --key PRIVATE_KEY, by the owner of the key"
         raise DataError(f"the model is not signed: no {SIGNATURE} in {folder}", facts={"need": key}, fix=fix)
     try:
-        config.set_hashing_config(_hashing()).verify(folder, signature)
+        config.set_hashing_config(_hashing()).verify(folder.resolve(), signature)
     except Exception as problem:  # for a damaged file, the library raises whatever its parsers raise
         raise DataError(
             f"the signature of {folder} is not valid",

@@ -236,3 +236,14 @@ def test_commands_sign_verify_and_require(tmp_path: Path, keys: tuple[Path, Path
     for words in (plan, ("model", "verify", str(folder), "--key", str(public))):
         refused = console(*words)
         assert (refused.code, "is not valid" in refused.err, "model.safetensors" in refused.err) == (2, True, True)
+
+
+def test_link_to_a_signed_model_verifies(tmp_path: Path, keys: tuple[Path, Path], console: Console) -> None:
+    private, public = keys
+    write_pickled(tmp_path / "old")
+    sign_folder(tmp_path / "old", private)
+    (tmp_path / "link").symlink_to("old")
+    done = console("model", "verify", str(tmp_path / "link"), "--key", str(public))
+    assert done.code == 0, done.err
+    (tmp_path / "old" / "inner").symlink_to("config.json")
+    assert console("model", "verify", str(tmp_path / "link"), "--key", str(public)).code != 0
