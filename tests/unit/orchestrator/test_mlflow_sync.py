@@ -479,7 +479,7 @@ def test_purge_finds_copies_at_other_addresses(home: Path, capsys: pytest.Captur
     with pytest.raises(ServiceError, match="the server does not answer"):
         sync_run(run, "http://127.0.0.1:9")
     assert main(["prune", "--purge", "one", "-y"]) == 0
-    assert "MLflow runs at http://127.0.0.1:9: delete them there" in "".join(capsys.readouterr())
+    assert "MLflow runs and versions of models at http://127.0.0.1:9: delete them there" in "".join(capsys.readouterr())
     assert stored(home / "second") == [("two", "FINISHED", 80)]
 
 
