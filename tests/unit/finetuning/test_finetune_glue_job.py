@@ -258,6 +258,20 @@ def test_tasks_without_data_are_reported_and_omit_zip(
     assert "of the 2 of 9 above" in printed
 
 
+def test_own_dev_file_of_mnli_is_one_column(
+    bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(glue / "MNLI", tmp_path / "few" / "MNLI")
+    own = {"MNLI": {"data": {"validation": str(glue / "MNLI" / "dev_matched.tsv")}}}
+    assert run(tmp_path, settings(bert, "glue", {"glue": tmp_path / "few"}, per_task=own, train={"epochs": 1})) == 0
+    result = result_of(tmp_path)
+    (cell,) = result["table"]["cells"]
+    accuracy, base_rate = (result["tasks"]["MNLI"][key] for key in ("metrics", "sets"))
+    assert (cell["name"], cell["mean"]) == ("MNLI", 100 * accuracy["accuracy"])
+    assert cell["base_rate"] == pytest.approx(100 * base_rate["dev_matched"]["base_rate"])
+    assert "of the 1 of 9 above" in capsys.readouterr().out
+
+
 def test_folder_without_any_task_is_refused(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, settings(bert, "glue", {"glue": tmp_path})) == 2
     assert f"error[data]: no task of GLUE is in {tmp_path}" in capsys.readouterr().err
