@@ -24,6 +24,8 @@ from typing import Any
 
 from train_jobs.artifacts.layers import build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
+from train_jobs.artifacts.model_trust import require_trusted
+from train_jobs.artifacts.start_model import read_tuned_model
 from train_jobs.config import DataError, FinetuneConfig
 from train_jobs.config.tasks import GLUE, GLUE_TASKS
 from train_jobs.engine.reporting.metrics import MetricsLog
@@ -86,14 +88,19 @@ def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRe
 
     Raises:
         DataError: no task has data, or the rows of a task are invalid.
+        SpecError: a task cannot start from its model, or its sequences are too long for it.
         Preempted: SIGTERM stopped the job; a checkpoint is committed.
     """
     tasks = tasks_with_data(config, world)
-    # Reads all of them first, to report invalid rows of any task before the first one is trained.
+    # Reads all of them first, to report invalid rows or models of any task before the first one is trained.
     results = {
         name: finished_result(output / name, task, world, data_identity(read_data(task)))
         for name, task in tasks.items()
     }
+    for name, task in tasks.items():
+        if results[name] is None:
+            require_trusted(task.init_from, task.trust)
+            read_tuned_model(task, section=f"per_task.{name}." if name in config.per_task else "")
     metrics = MetricsLog(output / METRICS_FILE if world.is_main else None)
     mirror = MirrorThread(output / METRICS_FILE, config) if world.is_main else None
     with metrics.mirrored(mirror, from_step=0):

@@ -90,7 +90,9 @@ def resolve_spec(
     model = spec_model(which.spec, [*found.tree, _backend(found)])
     finders = {PHASE_FROM: outputs_of}
     written += [
-        layer for key in which.paths.starts for layer in _start_folder_layers(found, key, finders.get(key, model_of))
+        layer
+        for key in which.paths.within(found.tree).starts
+        for layer in _start_folder_layers(found, key, finders.get(key, model_of))
     ]
     with_start = which.merge(presets, written)
     merged = with_start.merged
@@ -271,14 +273,15 @@ def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) 
 
 def _start_folder_layers(written: load.Merged, key: str, find: Callable[..., Path] | None) -> list[load.ConfigLayer]:
     """Return a layer with the folder that a run or a model resolves to, with the origin of its name."""
-    named = _model_name(written.tree.get(key))
+    path = tuple(key.split("."))
+    named, source = _model_name(_value(written.tree, path)), str(written.origin(path))
     if find is None:
         return []
     if not is_name(named, Path.cwd()):
-        return _run_beside_folder(named, str(written.origin((key,))), key, find)
+        return _run_beside_folder(named, source, key, find)
     # only MLflow's registry depends on another key, where the run itself is tracked
     more = {"tracking_uri": _value(written.tree, ("tracking", "uri"))} if is_registry_name(named) else {}
-    return [load.ConfigLayer(str(written.origin((key,))), {key: str(find(str(named), **more))})]
+    return [_folder_layer(source, key, find(str(named), **more))]
 
 
 def _run_beside_folder(named: Any, source: str, key: str, find: Callable[..., Path]) -> list[load.ConfigLayer]:
@@ -289,9 +292,16 @@ def _run_beside_folder(named: Any, source: str, key: str, find: Callable[..., Pa
     if is_hub_name(name):
         return []
     try:
-        return [load.ConfigLayer(source, {key: str(find(name))})]
+        return [_folder_layer(source, key, find(name))]
     except NotFoundError:
         return []
+
+
+def _folder_layer(source: str, key: str, folder: Path) -> load.ConfigLayer:
+    """Return a layer with a folder under a dotted key."""
+    tree: dict[str, Any] = {}
+    load.assign(tree, tuple(key.split(".")), str(folder))
+    return load.ConfigLayer(source, tree)
 
 
 def _model_name(value: Any) -> Any:

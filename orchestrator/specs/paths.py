@@ -40,6 +40,15 @@ class PathKeys(NamedTuple):
     nested: tuple[str, ...] = ()
     """Mappings with free keys, whose values are sections with these same keys."""
 
+    def within(self, tree: Mapping[str, Any]) -> PathKeys:
+        """Return these keys with those of the nested sections that a tree has."""
+        parts = [f"{key}.{name}." for key in self.nested if isinstance(found := tree.get(key), dict) for name in found]
+        starts, folders, files, either = (
+            (*keys, *(f"{part}{key}" for part in parts for key in keys))
+            for keys in (self.starts, self.folders, self.files, self.either)
+        )
+        return self._replace(starts=starts, folders=folders, files=files, either=either)
+
     def is_path(self, key: str, value: Any, folder: Path) -> bool:
         """Return whether the value of a key is a path.
 
@@ -90,6 +99,7 @@ def missing_paths(merged: Merged, keys: PathKeys, site: Site) -> list[str]:
         keys: the keys that hold paths.
         site: site of the run; names of its remote data are not checked.
     """
+    keys = keys.within(merged.tree)
     checks: list[tuple[str, str, Callable[[Path], bool]]] = [
         *((key, "no such folder", Path.is_dir) for key in (CODE, *keys.folders)),
         *((key, "no such file", Path.is_file) for key in keys.files),

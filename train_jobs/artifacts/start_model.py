@@ -32,7 +32,7 @@ from train_jobs.artifacts.tracking.model_registry import (
 )
 from train_jobs.artifacts.weight_shapes import stated_shape_problems
 from train_jobs.artifacts.word_rules import word_problems
-from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
+from train_jobs.config import Config, ConflictError, DataConfig, FinetuneConfig, ModelConfig, SpecError, in_shell
 from train_jobs.config.pretrain import Positive
 from train_jobs.config.tasks import SENTENCES, SPANS, TaskKind, bare, spellings, task_kind, task_names
 
@@ -377,6 +377,22 @@ def resolve_hub_name(written: Merged) -> list[ConfigLayer]:
     except SpecError as failure:
         failure.facts = {"where": f"{where}: {KEY}, which is not a folder either", **failure.facts}
         raise
+
+
+def read_tuned_model(config: FinetuneConfig, *, section: str = "") -> InitialModel:
+    """Read the description of the model of a fine-tuning, and check that its positions suffice.
+
+    Args:
+        config: configuration of a single task, or of task glue for what its tasks share.
+        section: beginning of the keys in messages, such as "per_task.RTE.".
+
+    Raises:
+        SpecError: training cannot start from the model, or sequences are longer than its positions.
+    """
+    model = read_initial_model(config.init_from)
+    model.require_stretchable(config.stretch_positions)
+    config.require_positions(model.positions, model.folder, model.usable_positions, section=section)
+    return model
 
 
 def read_initial_model(folder: Path) -> InitialModel:

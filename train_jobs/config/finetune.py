@@ -311,7 +311,7 @@ class FinetuneConfig(Sections):
         """Maximum tokens of a sequence."""
         return self.data.max_length or (task_kind(self.task) or SENTENCES).max_length
 
-    def require_positions(self, positions: int, model: Path, trained: int | None = None) -> None:
+    def require_positions(self, positions: int, model: Path, trained: int | None = None, *, section: str = "") -> None:
         """Refuse sequences that are longer than the positions of the model, or than those that were trained.
 
         Args:
@@ -319,15 +319,17 @@ class FinetuneConfig(Sections):
             model: folder of the model, for the message.
             trained: tokens of the longest sequences in its pretraining, or that its positions were stretched to. None:
                 all positions were trained.
+            section: beginning of the key of the length in messages, such as "per_task.RTE.".
 
         Raises:
             SpecError: sequences are longer.
         """
+        key = f"{section}data.max_length"
         trained = max(trained, self.stretch_positions or 0) if trained is not None else None
         if self.max_length > positions:
             raise SpecError(
-                f"data.max_length {self.max_length} is more than the {positions} positions of {model}",
-                fix=f"--set data.max_length={trained or positions}",
+                f"{key} {self.max_length} is more than the {positions} positions of {model}",
+                fix=f"--set {key}={trained or positions}",
             )
         if trained is not None and self.max_length > trained:
             raise untrained_error(
@@ -335,6 +337,7 @@ class FinetuneConfig(Sections):
                 model,
                 trained,
                 stretch=f"interpolate them: --set stretch_positions={self.max_length}",
+                key=key,
             )
 
     def on_device(self, *, on_cpu: bool) -> Self:
@@ -450,7 +453,7 @@ def require_length(length: int | None, model: Path, positions: int, trained: int
     )
 
 
-def untrained_error(length: int, model: Path, trained: int, *, stretch: str) -> SpecError:
+def untrained_error(length: int, model: Path, trained: int, *, stretch: str, key: str = "data.max_length") -> SpecError:
     """Return the error about sequences that reach untrained positions, with the choices.
 
     Args:
@@ -458,11 +461,12 @@ def untrained_error(length: int, model: Path, trained: int, *, stretch: str) -> 
         model: folder of the model.
         trained: positions that were trained.
         stretch: how to interpolate positions instead.
+        key: key of the length.
     """
     return SpecError(
-        f"data.max_length {length} is more than the {trained} positions that {model} was trained on",
+        f"{key} {length} is more than the {trained} positions that {model} was trained on",
         facts={"why": f"positions from {trained} on still have their random initial values"},
-        fix=f"--set data.max_length={trained}; or train the other positions first: orchestrator submit pretrain"
+        fix=f"--set {key}={trained}; or train the other positions first: orchestrator submit pretrain"
         f" --set phase_from=RUN --set data.sequence_length={length}; or {stretch}",
     )
 

@@ -17,7 +17,7 @@ from train_jobs.artifacts.commit import folder_name
 from train_jobs.artifacts.files import file_sha256, read_object, sync, write_text
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage, read_lineage, seed_folder
 from train_jobs.artifacts.model_trust import require_trusted
-from train_jobs.artifacts.start_model import STRETCH, InitialModel, initial_weights, read_initial_model
+from train_jobs.artifacts.start_model import STRETCH, InitialModel, initial_weights, read_tuned_model
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.assembly.starting_point import SCORED, differences, resume, without_default_micro_batch
 from train_jobs.config import ConflictError, FinetuneConfig, ModelConfig, StorageError
@@ -112,10 +112,8 @@ def run_task(
     """
     storage.require_writable(output)
     require_trusted(config.init_from, config.trust)
-    initial = read_initial_model(config.init_from)
+    initial = read_tuned_model(config)
     require_shapes(config.init_from, initial.sizes, allow_pickle=config.trust.allow_pickle)
-    initial.require_stretchable(config.stretch_positions)
-    config.require_positions(initial.positions, initial.folder, initial.usable_positions)
     rule = initial.rule(config.data.lowercase)
     kind = read_task(config, load_vocabulary(initial.vocabulary, **rule._asdict()))
     job = FinetuneJob(config, initial, kind, rule, world, resolve_precision(config.train.precision, world.device), stop)

@@ -22,7 +22,7 @@ from train_jobs.artifacts.fingerprints import DataFingerprint, source_fingerprin
 from train_jobs.artifacts.lineage import Link
 from train_jobs.artifacts.model_trust import SETTING, require_trusted
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
-from train_jobs.artifacts.start_model import STRETCH, initial_lineage, initial_weights, read_initial_model
+from train_jobs.artifacts.start_model import STRETCH, initial_lineage, initial_weights, read_tuned_model
 from train_jobs.artifacts.task_files import SPLITS, TaskFile, task_files
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.fields import Config
@@ -136,10 +136,9 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     job, cache = spec.job_config().on_device(on_cpu=on_cpu), home / FINGERPRINT_CACHE
     for folder in (job.init_from, *(own.init_from for own in job.per_task.values() if own.init_from)):
         require_trusted(folder, job.trust)
-    initial = read_initial_model(job.init_from)
-    for model in (initial, *(read_initial_model(own.init_from) for own in job.per_task.values() if own.init_from)):
-        model.require_stretchable(job.stretch_positions)
-        job.require_positions(model.positions, model.folder, model.usable_positions)
+    initial = read_tuned_model(job)
+    for task in job.per_task:
+        read_tuned_model(job.of_task(task), section=f"per_task.{task}.")
     parent = initial_lineage(job.init_from, cache).head
     remote = resolved.site.remote_data(spec)
     files = [] if remote else task_files(job)

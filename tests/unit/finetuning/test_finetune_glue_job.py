@@ -290,6 +290,17 @@ def test_bad_rows_of_last_task_reported_before_training(
     assert not (tmp_path / "out" / "RTE").exists()
 
 
+def test_limits_of_last_task_are_checked_before_training(
+    bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RTE", "WNLI"):
+        shutil.copytree(glue / name, tmp_path / "few" / name)
+    own = {"WNLI": {"data": {"max_length": 4096}}}
+    assert run(tmp_path, settings(bert, "glue", {"glue": tmp_path / "few"}, per_task=own, train={"epochs": 1})) == 2
+    assert "error[spec]: per_task.WNLI.data.max_length 4096 is more than the" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "RTE").exists()
+
+
 def test_averages_match_paper() -> None:
     """Devlin et al. 2019, table 1: BERT-base 79.6, BERT-large 82.1, of nine columns."""
     for average, figures in {

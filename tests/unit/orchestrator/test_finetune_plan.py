@@ -27,6 +27,7 @@ from orchestrator.support.errors import DataError, SpecError
 from tests.conftest import files_of, write_bert
 from train_jobs.artifacts.task_files import TaskFile
 from train_jobs.config.finetune import ExamplesConfig
+from train_jobs.config.tasks import GLUE_TASKS
 from train_jobs.readers.sentence_data import Examples, TaskData, read_data
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -311,6 +312,29 @@ def test_model_with_too_few_positions_is_refused(folder: Path) -> None:
     with pytest.raises(SpecError, match=r"data.max_length 128 is more than the 64 positions of .*bert"):
         make_plan(resolve("task=MRPC", "data=glue"), home=Path("home"))
     assert make_plan(resolve("task=MRPC", "data=glue", "data.max_length=64"), home=Path("home")).steps == 9
+
+
+def test_glue_task_beyond_positions_is_refused_with_its_key(folder: Path) -> None:
+    for task in GLUE_TASKS:
+        write_tables(folder / "glue", task, {"train": 3, "dev": 3}) if task not in ("MRPC", "MNLI") else None
+    write_bert(folder / "short", max_position_embeddings=16)
+    for override, place in (("data.max_length=128", "64 positions of .*bert"), ("init_from=short", "16 positions of")):
+        with pytest.raises(SpecError, match=f"per_task.RTE.data.max_length .* is more than the {place}") as caught:
+            plan("task=glue", "data=glue", f"per_task.RTE.{override}")
+        assert str(caught.value.fix).startswith("--set per_task.RTE.data.max_length=")
+
+
+def test_paths_of_a_glue_task_are_resolved_as_shared_ones(folder: Path) -> None:
+    write_bert(folder / "tuned")
+    sets = ("task=glue", "data=glue", "per_task.mrpc.init_from=base")
+    found = resolve(*sets, model_of=lambda name: folder / {"base": "tuned"}[name]).spec
+    assert found.job_config().of_task("MRPC").init_from == folder / "tuned"
+    with pytest.raises(SpecError) as caught:
+        resolve("task=glue", "data=glue", "per_task.RTE.init_from=./no", "per_task.RTE.data.train=no.tsv")
+    assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
+        f"per_task.RTE.init_from: no such folder: {folder / 'no'}",
+        f"per_task.RTE.data.train: no such file or folder: {folder / 'no.tsv'}",
+    ]
 
 
 def test_task_beyond_trained_positions_is_refused_with_choices(folder: Path) -> None:
