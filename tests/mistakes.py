@@ -287,6 +287,27 @@ MISTAKES = (
         r"--set data\.regression=true$",
     ),
     Mistake(
+        "whole numbers as classes",
+        {"train.csv": table([[number, text, number] for number, text, _ in note_rows(120)])},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv: column 'ward': 120 of 120 labels occur once: numbers, not classes",
+        r"--set data\.regression=true, or --set data\.label=NAME$",
+    ),
+    Mistake(
+        "a text as a label",
+        {"train.csv": changed({5: (2, f"{CANARY} {CANARY} {CANARY} {CANARY} {CANARY} {CANARY}")})},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv: column 'ward': 1 label with more than 64 characters occurs once: texts, not classes",
+        r"fix or delete these rows, or --set data\.label=NAME$",
+    ),
+    Mistake(
+        "a positive label with a typo",
+        {"train.csv": table([[number, text, ward[:1]] for number, text, ward in note_rows(120) if ward[0] in "cd"])},
+        f"{FINETUNE} --data train.csv {COLUMNS} --set data.positive_label=cc",
+        r"train\.csv: column 'ward': data\.positive_label 'cc' is not a label.*; have c, d",
+        r"--set data\.positive_label=LABEL, or null",
+    ),
+    Mistake(
         "a label that only the dev set has",
         {"train.csv": TRAIN, "dev.csv": table([*note_rows(24, 200), ["9", f"{CANARY} 9", "urology"]])},
         f"{FINETUNE} --data train.csv {COLUMNS} {ON_DEV}",

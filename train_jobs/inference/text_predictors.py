@@ -25,6 +25,7 @@ from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
+from train_jobs.readers.class_labels import require_positive_label
 from train_jobs.readers.tables import RowProblems, RowTable, class_ids, label_ids, numbers, texts
 from train_jobs.tasks.sentences.metrics import (
     class_details,
@@ -57,14 +58,8 @@ class LabelPredictor(Predictor):
             raise SpecError("cannot score a model that predicts several labels of a text", fix="--set evaluate=false")
         if config.evaluate and self.built_in is not None:
             require_labels(self.built_in, folder.path, folder.labels, number=self.is_number)
-        positive, labels = config.data.positive_label, folder.labels
-        used = config.evaluate and positive is not None and self.built_in is None and not self.is_number
-        if used and (positive not in labels or len(labels) != 2):
-            raise SpecError(
-                f"data.positive_label {positive!r} is not one of the model's two labels",
-                facts={"have": classes_text(labels)},
-                fix="--set data.positive_label=LABEL, or null",
-            )
+        if config.evaluate and self.built_in is None and not self.is_number:
+            require_positive_label(config.data.positive_label, folder.labels)
 
     @property
     def built_in(self) -> SentenceTask | None:

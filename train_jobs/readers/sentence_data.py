@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -15,14 +15,14 @@ from typing import Any
 
 from train_jobs.config import DataError, did_you_mean
 from train_jobs.config.finetune import ColumnsConfig, ExamplesConfig, FinetuneConfig
-from train_jobs.config.privacy import LONGEST_CLASS, MOST_RARE_CLASSES, classes_text, value_text
+from train_jobs.config.privacy import classes_text, value_text
 from train_jobs.config.tasks import NUMBER_METRICS, TASKS, OfficialFile, SentenceTask, own_metrics
+from train_jobs.readers.class_labels import label_problem
 from train_jobs.readers.row_readers import open_table
 from train_jobs.readers.tables import (
     WHOLE,
     RowProblems,
     RowTable,
-    are_fractions,
     class_ids,
     classes,
     dataset_table,
@@ -308,7 +308,7 @@ def _assemble_task(
         note = f"{tables['test'].path}: column {columns.label!r} is empty: read as a set without labels"
         tables["test"].notes.append(note)
     labels = () if columns.regression else _found_classes(columns, tables["train"])
-    metrics = NUMBER_METRICS if columns.regression else own_metrics(labels, _positive(columns, labels, tables["train"]))
+    metrics = NUMBER_METRICS if columns.regression else own_metrics(labels, columns.positive_label)
     origin = tables["train"].path
     task = SentenceTask(
         name=origin.stem,
@@ -344,62 +344,22 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
         f"{table.path} has rows that cannot be used", fix=f"fix or delete those rows of {table.path}"
     )
     names = classes(table, columns.label, problems)
-    found = _without_texts(columns, table, names, problems)
-    if len(found) < 2:
-        raise DataError(
-            f"cannot train: {table.path} has only one label",
-            facts={"where": f"{table.where(0)}, column {columns.label!r}", "have": classes_text(found)},
-            fix="set data.label to another column, or add rows of the other classes",
-        )
-    # Labels such as 3.5 are a regression whose switch was forgotten: as classes they would train without an error.
-    if are_fractions(found):
-        raise DataError(
-            f"cannot train: {table.path} has fractions as labels, and regression is off",
-            facts={"where": f"{table.path}, column {columns.label!r}", "have": classes_text(sorted(found), 5)},
-            fix="--set data.regression=true",
-        )
+    problems.check()
+    found = Counter(names)
+    if (problem := label_problem(columns, found)) is not None:
+        refused = RowProblems(message := f"cannot train: {table.path}: {problem.what}", fix=problem.fix)
+        for row, name in enumerate(names):
+            if name in problem.labels:
+                refused.add(table.where(row), f"column {columns.label!r} has a text of {len(name):,} characters")
+        refused.check()
+        raise DataError(message, fix=problem.fix)
     table.notes.extend(_nearly_the_same(table, found))
     # Ids must not depend on the order of rows; as numbers, so that "10" follows "9".
     whole = all(map(WHOLE.fullmatch, found))
     return tuple(sorted(found, key=lambda name: (Decimal(name) if whole else 0, name)))
 
 
-def _without_texts(columns: ColumnsConfig, table: RowTable, names: list[str], problems: RowProblems) -> set[str]:
-    """Return the classes of a column; refuse texts, which would appear as classes in logs, reports and the model."""
-    counts = Counter(names)
-    for row, name in enumerate(names):
-        if counts[name] == 1 and name is not None and len(name) > LONGEST_CLASS:
-            what = f"a text of {len(name):,} characters that occurs once, not a class"
-            problems.add(table.where(row), f"column {columns.label!r} has {what}")
-    problems.check()
-    once = sum(count == 1 for count in counts.values())
-    if len(counts) > MOST_RARE_CLASSES and once > len(table) / 2:
-        raise DataError(
-            f"cannot train: the labels of {table.path} are texts, not classes",
-            facts={"where": f"column {columns.label!r}", "have": f"{once:,} of {len(table):,} labels occur once"},
-            fix="set data.label to the column of classes; for numbers set data.regression=true",
-        )
-    return set(counts)
-
-
-def _positive(columns: ColumnsConfig, labels: tuple[str, ...], table: RowTable) -> str | None:
-    """Return the class that F1 refers to.
-
-    Raises:
-        DataError: the table has no such label, or more than two labels.
-    """
-    positive = columns.positive_label
-    if positive is None or (positive in labels and len(labels) == 2):
-        return positive
-    what = "is not a label" if positive not in labels else f"needs two labels, there are {len(labels)}"
-    raise DataError(
-        f"cannot train: data.positive_label {positive!r} {what}{did_you_mean(positive, labels)}",
-        facts={"where": f"{table.path}, column {columns.label!r}", "have": classes_text(labels)},
-        fix="--set data.positive_label=LABEL, or null: the mean F1 of all labels is reported then",
-    )
-
-
-def _nearly_the_same(table: RowTable, names: set[str]) -> Iterator[str]:
+def _nearly_the_same(table: RowTable, names: Iterable[str]) -> Iterator[str]:
     """Yield notes on classes whose names differ only in white space, case or a fraction of 0."""
     alike: dict[str, list[str]] = {}
     for name in sorted(names):

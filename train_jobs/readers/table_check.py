@@ -21,7 +21,8 @@ from train_jobs.config import DataError, PredictConfig, closest, did_you_mean, i
 from train_jobs.config.errors import python_command
 from train_jobs.config.finetune import ColumnsConfig
 from train_jobs.config.predict import EMBEDDINGS, FILL_MASK, MASK, QUESTION_ANSWERING, TABLES
-from train_jobs.config.privacy import MOST_RARE_CLASSES, classes_text, header_text, is_header, is_name
+from train_jobs.config.privacy import classes_text, header_text, is_header, is_name
+from train_jobs.readers.class_labels import LabelProblem, label_problem
 from train_jobs.readers.file_kind import check_kind
 from train_jobs.readers.findings import LINE, Findings
 from train_jobs.readers.row_readers import (
@@ -37,7 +38,6 @@ from train_jobs.readers.tables import MISSING, are_fractions, is_missing, label_
 QUICK_BYTES = 4 << 20  # of each file: together with its other work a plan takes about a second
 QUICK_ROWS = 20_000  # of Parquet
 CHARACTERS_PER_TOKEN = 4.0  # of English in WordPiece, roughly
-SHORT_CLASS = 30  # characters on average: labels that are longer may be texts
 FEW_CLASSES = 20
 GUESSED_ROWS = 200  # rows that decide which column is meant
 MOST_GUESSED = 1000  # columns that are considered for that
@@ -89,7 +89,7 @@ def check_tables(
         checked = _TableCheck(columns, path, findings, most_bytes)
         table = checked.run(labels="optional" if split == "test" else "needed")
         if len(findings) == before:
-            _check_labels(columns, table, seen.get("train"), findings)
+            _check_labels(columns, table, seen.get("train"), findings, defines=split == "train")
         if len(findings) == before:
             seen[split] = table
     findings.check("the tables")
@@ -474,8 +474,10 @@ def _fields(line: str, separator: str) -> list[str]:
         return []
 
 
-def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTable | None, findings: Findings) -> None:
-    """Check the classes of a table as a whole."""
+def _check_labels(
+    columns: ColumnsConfig, table: CheckedTable, train: CheckedTable | None, findings: Findings, *, defines: bool
+) -> None:
+    """Check the classes of a table as a whole; `defines`: it is the training table, whose labels are the classes."""
     if columns.regression or not table.labels:
         return
     where = f"column {columns.label!r}"
@@ -496,21 +498,14 @@ def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTab
             what = f"{where}: {have} that {train.path} lacks: {classes_text(unknown)}"
             findings.add(table.path, "", what, f"add such rows to {train.path}, or delete these")
         return
-    if table.complete and are_fractions(names):
-        what = f"{where} has {len(names):,} different numbers, each a class of its own"
-        findings.add(table.path, "", what, "--set data.regression=true")
+    problem = label_problem(columns, table.labels, complete=table.complete) if defines else None
+    if problem is None:
         return
-    mean = sum(len(name) * count for name, count in table.labels.items()) / table.labels.total()
-    once = sum(count == 1 for count in table.labels.values())
-    if len(names) > MOST_RARE_CLASSES and once > table.rows / 2 and mean > SHORT_CLASS:
+    if problem.texts and len(table.texts) <= FEW_CLASSES:
         swap = f"--column text={in_shell(columns.label)} --column label={in_shell(columns.text)}"
-        if len(table.texts) <= FEW_CLASSES:
-            what = f"columns {columns.text!r} and {columns.label!r} are swapped: the labels are texts, the texts repeat"
-            findings.add(table.path, "", what, swap)
-        else:
-            findings.add(table.path, "", f"{where}: texts, not labels", "--column label=NAME")
-    elif len(names) == 1 and table.complete:
-        findings.add(table.path, "", f"{where}: only one label: {classes_text(names)}", "add rows of the other classes")
+        what = f"columns {columns.text!r} and {columns.label!r} are swapped: the labels are texts, the texts repeat"
+        problem = LabelProblem(what, swap)
+    findings.add(table.path, "", problem.what, problem.fix)
 
 
 def table_warnings(columns: ColumnsConfig, seen: Mapping[str, CheckedTable]) -> Iterator[str]:

@@ -56,6 +56,7 @@ from train_jobs.config.predict import (
 )
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.tasks import sentence_task
+from train_jobs.readers.class_labels import require_positive_label
 from train_jobs.readers.table_check import (
     QUICK_BYTES,
     CheckedTable,
@@ -261,6 +262,8 @@ def _checked_tables(job: PredictConfig, config: Mapping[str, Any], check: str) -
             table = PredictedTable(kind, numbers=True)
         elif problem != SEVERAL_LABELS:
             table = PredictedTable(kind, names)
+            if task is None:
+                require_positive_label(job.data.positive_label, names)
         if task is not None:
             require_labels(task, job.model, names, number=table.numbers)
     if task is not None:

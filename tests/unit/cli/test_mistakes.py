@@ -97,13 +97,36 @@ def test_whole_numbers_with_a_point_are_classes(orchestrator: Command) -> None:
     assert "labels '3', '3.0' differ only in a fraction of 0; each is a class" in splits["train"].notes[0]
 
 
-def test_fractions_as_classes_are_refused_by_plan_and_job(orchestrator: Command) -> None:
-    write({"train.csv": table([[str(number), f"{CANARY} {number}", f"{number % 3}.5"] for number in range(44)])})
+@pytest.mark.parametrize(
+    ("label", "positive", "what", "fix"),
+    [
+        (lambda row: f"{row % 3}.5", None, "has 3 different numbers, each a class of its own", "data.regression=true"),
+        (lambda row: str(row), None, "44 of 44 labels occur once", "--set data.regression=true"),
+        (lambda row: f"w{row}", None, "44 of 44 labels occur once: texts, not classes", "data.label=NAME"),
+        (
+            lambda row: "x" * 76 if row == 7 else f"w{row % 2}",
+            None,
+            "1 label with more than 64",
+            "fix or delete these rows",
+        ),
+        (lambda row: "one", None, "only one label: one", "add rows of the other classes"),
+        (lambda row: ["no", "yes"][row % 2], "yess", "'yess' is not a label", "--set data.positive_label=LABEL"),
+        (lambda row: f"w{row % 3}", "w1", "'w1' needs two labels, there are 3", "--set data.positive_label=LABEL"),
+    ],
+)
+def test_labels_refused_by_the_job_are_refused_by_the_plan(
+    orchestrator: Command, label: Callable[[int], str], positive: str | None, what: str, fix: str
+) -> None:
+    write({"train.csv": table([[str(row), f"{CANARY} {row}", label(row)] for row in range(44)])})
     write_bert(Path("bert"))
-    done = orchestrator(*shlex.split(f"{FINETUNE} --data train.csv {COLUMNS}"), "-o", "json")
-    assert done.json["error"]["fix"] == "--set data.regression=true"
-    with pytest.raises(DataError, match="has fractions as labels"):
-        read_table_task(ColumnsConfig(text="note", label="ward"), {"train": Path("train.csv")})
+    sets = [] if positive is None else ["--set", f"data.positive_label={positive}"]
+    error = orchestrator(*shlex.split(f"{FINETUNE} --data train.csv {COLUMNS}"), *sets, "-o", "json").json["error"]
+    assert what in error["message"]
+    assert fix in error["fix"]
+    columns = ColumnsConfig(text="note", label="ward", positive_label=positive)
+    with pytest.raises(DataError) as refused:
+        read_table_task(columns, {"train": Path("train.csv")})
+    assert refused.value.message.removeprefix("cannot train: ") == f"train.csv: {error['message'].partition(': ')[2]}"
 
 
 def test_test_set_with_empty_labels_is_read_without_labels(orchestrator: Command) -> None:
@@ -252,6 +275,17 @@ def test_rows_that_can_be_scored_pass(orchestrator: Command) -> None:
     assert "that the model does not know" in orchestrator(*shlex.split(words)).json["error"]["message"]
     write_classifier("LABEL_0", problem_type="regression")
     assert orchestrator(*shlex.split(words)).json["plan"]["checked"] == "all 4 rows"
+
+
+def test_positive_label_is_one_of_the_two_labels_of_a_model(orchestrator: Command) -> None:
+    write_classifier("no", "yes")
+    Path("rows.csv").write_text(table([[row[0], row[1], "yes"] for row in note_rows(12)]))
+    words = shlex.split(f"{SCORED} -o json --set")
+    refused = orchestrator(*words, "data.positive_label=yess").json["error"]
+    assert refused["message"].startswith(
+        "cannot score: data.positive_label 'yess' is not a label (did you mean \"yes\"?)"
+    )
+    assert orchestrator(*words, "data.positive_label=yes").code == 0
 
 
 def test_labels_of_model_are_checked_before_scoring(orchestrator: Command) -> None:
