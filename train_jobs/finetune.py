@@ -110,8 +110,9 @@ def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRe
             )
             results[name] = results[name] or run_task(task, output / name, world=world, stop=stop, mirror=None)
             table = glue_table({done: result for done, result in results.items() if result is not None})
-            metrics.report(number, {f"validation_{cell['name']}": cell["mean"] for cell in table["cells"]})
-        metrics.report(len(tasks), {"validation_glue_score": table["glue_score"]})
+            # The table is in percent for people, and metrics are fractions of 1 as those of other tasks.
+            metrics.report(number, {f"validation_{cell['name']}": cell["mean"] / 100 for cell in table["cells"]})
+        metrics.report(len(tasks), {"validation_glue_score": table["glue_score"] / 100})
         world.log(table_text(table))
         missing = [name for name in GLUE_TASKS if name not in tasks]
         result: dict[str, Any] = {"task": GLUE, "table": table, "missing": missing}

@@ -216,8 +216,10 @@ def test_zip_has_format_of_server(done: Path) -> None:
 def test_job_metrics_are_those_of_its_tasks(done: Path) -> None:
     reports = [report for _, report in read_reports(done / "metrics.jsonl")]
     assert [report["step"] for report in reports] == [*range(1, 10), 9]
-    assert reports[-1]["metrics"] == {"validation_glue_score": result_of(done.parent)["table"]["glue_score"]}
-    assert "validation_WNLI" in reports[8]["metrics"]
+    table = result_of(done.parent)["table"]
+    fractions = {f"validation_{cell['name']}": pytest.approx(cell["mean"] / 100) for cell in table["cells"]}
+    assert reports[-2]["metrics"] == fractions, "fractions of 1 like all scores; only the table is in percent"
+    assert reports[-1]["metrics"] == {"validation_glue_score": pytest.approx(table["glue_score"] / 100)}
 
 
 def test_other_configuration_does_not_reuse_output(
