@@ -1,4 +1,4 @@
-"""Records of purged runs in MLflow stores on this machine: how they are found, and how they are deleted permanently."""
+"""Records of purged runs in MLflow stores on this machine: finding them, and deleting them permanently."""
 
 from __future__ import annotations
 
