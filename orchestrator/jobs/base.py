@@ -272,7 +272,8 @@ def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], reuse: Plan |
     """Return the snapshot of the code, and check its entry module."""
     if reuse is not None:
         return reuse.snapshot
-    apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data"), **_own_output()}
+    real = (path.resolve() for path in data)  # what a link of the data leads to stays out too
+    apart = {home.resolve(): "home folder", **dict.fromkeys(real, "data"), **_own_output()}
     declared = distinctive_forms(resolved.spec.environment.secrets, os.environ)
     snapshot = take_snapshot(code=resolved.spec.code, excluded=apart, declared=declared)
     if "code.entry" in resolved.changes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from glob import has_magic, iglob
@@ -87,7 +88,8 @@ def _anchored(tree: Mapping[str, Any], folder: Path, keys: PathKeys, above: str 
         elif path in (*keys.sources, *keys.lists):
             found[key] = [_source(one, folder) for one in value] if isinstance(value, list) else _source(value, folder)
         else:
-            found[key] = _absolute(value, folder) if keys.is_path(path, value, folder) else value
+            follow = path in keys.unchecked  # an output is written through its link, which stays
+            found[key] = _absolute(value, folder, follow=follow) if keys.is_path(path, value, folder) else value
     return found
 
 
@@ -159,7 +161,14 @@ def _source(source: Any, folder: Path) -> Any:
     return found
 
 
-def _absolute(value: Any, folder: Path) -> Any:
+def _absolute(value: Any, folder: Path, *, follow: bool = False) -> Any:
+    """Return an absolute path; a file keeps the name of its link unless `follow` is set.
+
+    The suffix of the name gives the format: caches of Hugging Face, DVC and git-annex link `train.csv` to a hash.
+    """
     if not isinstance(value, str | Path) or is_url(value):
         return value  # of the wrong type: validation reports it with the original value
-    return str((folder / Path(value).expanduser()).resolve())
+    path = folder / Path(value).expanduser()
+    real = path.resolve()
+    is_folder = path.name == ".." or os.path.isdir(real)  # noqa: PTH112  # `Path.is_dir` raises if access is denied
+    return str(real if follow or is_folder else path.parent.resolve() / path.name)

@@ -17,7 +17,7 @@ from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.snapshot import take_snapshot
 from orchestrator.specs.job import CodeSpec
 from orchestrator.specs.resolved import Flag
-from orchestrator.support.errors import SpecError
+from orchestrator.support.errors import DataError, SpecError
 from tests.conftest import SMALL_TEXT
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -153,6 +153,21 @@ def test_data_and_home_inside_code_not_shipped(folder: Path) -> None:
         "home/": "home folder",
         "vocab.txt": "data",
     }
+
+
+def test_linked_table_keeps_its_name_and_is_not_shipped(folder: Path) -> None:
+    """Caches of Hugging Face, DVC and git-annex name a file by a link; the file itself has no suffix."""
+    rows = [f"p{index},{line}" for index, line in enumerate(SMALL_TEXT.splitlines()) if line]
+    for name in ("blobs/cc1", "snap/n1.csv"):
+        (folder / "code" / name).parent.mkdir()
+    (folder / "code/blobs/cc1").write_text("\n".join(["patient,text", *rows]))
+    (folder / "code/snap/n1.csv").symlink_to("../blobs/cc1")
+    (folder / "current").symlink_to("code/snap")
+    made = plan("code.folder=code", text="{path: current/n1.csv, column: text}")
+    assert made.spec.model_dump()["data"]["text"] == [str(folder / "code/snap/n1.csv")]
+    assert shipped(made) == ["my_pretrain.py", "train_jobs/pretrain.py"]
+    with pytest.raises(DataError, match="no column 'body'"):
+        plan(text="{path: code/snap/n1.csv, column: body}")
 
 
 def test_output_of_the_command_is_not_shipped(folder: Path) -> None:
