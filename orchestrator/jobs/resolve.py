@@ -88,16 +88,14 @@ def resolve_spec(
     presets = _preset_layers(which, found, problems)
     complete = not problems  # every layer could be read
     model = spec_model(which.spec, [*found.tree, _backend(found)])
-    finders = {PHASE_FROM: outputs_of}
-    written += [
-        layer
-        for key in which.paths.within(found.tree).starts
-        for layer in _start_folder_layers(found, key, finders.get(key, model_of))
-    ]
+    written += start_folder_layers(found, which, model_of, outputs_of)
     with_start = which.merge(presets, written)
     merged = with_start.merged
     problems.extend(with_start.problems)
-    problems.extend(missing_paths(merged, which.paths, site_of(_backend(merged))))
+    problems.extend(
+        f"{merged.origin(path)}: {load.dotted(path)}: {what}"
+        for path, what in missing_paths(merged.tree, which.paths, site_of(_backend(merged)))
+    )
     with problems.collecting():
         given = load.build(model, merged)
         problems.extend(_exposed_secrets(given, merged))
@@ -269,6 +267,24 @@ def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) 
         with problems.collecting(where=written.origin(path)):
             layers += load.read_preset(name, folder, what)
     return layers
+
+
+def start_folder_layers(
+    written: load.Merged, kind: JobKind, model_of: Callable[..., Path] | None, outputs_of: Callable[..., Path] | None
+) -> list[load.ConfigLayer]:
+    """Return a layer for each run or model that is named, with the folder that it resolves to.
+
+    Args:
+        written: the merged layers of the user.
+        kind: kind of the job.
+        model_of, outputs_of: see `resolve_spec`.
+    """
+    finders = {PHASE_FROM: outputs_of}
+    return [
+        layer
+        for key in kind.paths.within(written.tree).starts
+        for layer in _start_folder_layers(written, key, finders.get(key, model_of))
+    ]
 
 
 def _start_folder_layers(written: load.Merged, key: str, find: Callable[..., Path] | None) -> list[load.ConfigLayer]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
 from glob import has_magic, iglob
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from orchestrator.specs.site import Site
-from train_jobs.artifacts.layers import ConfigLayer, Merged
+from train_jobs.artifacts.layers import ConfigLayer, KeyPath, assign
 from train_jobs.artifacts.start_model import is_name
 from train_jobs.config.prepare import dataset_name
 from train_jobs.config.urls import is_url
@@ -78,6 +79,13 @@ def anchor(layer: ConfigLayer, folder: Path, keys: PathKeys) -> ConfigLayer:
     return replace(layer, tree=_anchored(layer.tree, folder, keys))
 
 
+def anchor_setting(key: str, value: Any, folder: Path, keys: PathKeys) -> Any:
+    """Return the value of a dotted key with absolute paths; see `anchor`."""
+    parts, tree = key.split("."), dict[str, Any]()
+    assign(tree, tuple(parts), value)
+    return reduce(lambda section, part: section[part], parts, _anchored(tree, folder, keys))
+
+
 def _anchored(tree: Mapping[str, Any], folder: Path, keys: PathKeys, above: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in tree.items():
@@ -93,31 +101,29 @@ def _anchored(tree: Mapping[str, Any], folder: Path, keys: PathKeys, above: str 
     return found
 
 
-def missing_paths(merged: Merged, keys: PathKeys, site: Site) -> list[str]:
-    """Return a problem for each path that does not exist, with the origin of its value.
+def missing_paths(tree: Mapping[str, Any], keys: PathKeys, site: Site) -> Iterator[tuple[KeyPath, str]]:
+    """Yield key and problem of each path that does not exist.
 
     Args:
-        merged: the merged layers.
+        tree: the merged values.
         keys: the keys that hold paths.
         site: site of the run; names of its remote data are not checked.
     """
-    keys = keys.within(merged.tree)
+    keys = keys.within(tree)
     checks: list[tuple[str, str, Callable[[Path], bool]]] = [
         *((key, "no such folder", Path.is_dir) for key in (CODE, *keys.folders)),
         *((key, "no such file", Path.is_file) for key in keys.files),
         *((key, "no such file or folder", Path.exists) for key in keys.either),
     ]
-    problems = []
     for key in keys.sources:
-        sources = _value(merged, key)
+        sources = _value(tree, key)
         for index, source in enumerate(sources if isinstance(sources, list) else []):
-            where = merged.origin((*key.split("."), index))
-            problems += [f"{where}: {key}.{index}: {what}" for what in _missing_source(source, site)]
+            for what in _missing_source(source, site):
+                yield (*key.split("."), index), what
     for key, what, exists in checks:
-        value = _value(merged, key)
+        value = _value(tree, key)
         if isinstance(value, str | Path) and not site.is_remote(str(value)) and not exists(Path(value)):
-            problems.append(f"{merged.origin(tuple(key.split('.')))}: {key}: {what}: {value}")
-    return problems
+            yield tuple(key.split(".")), f"{what}: {value}"
 
 
 def _missing_source(source: Any, site: Site) -> Iterator[str]:
@@ -138,8 +144,8 @@ def _missing_source(source: Any, site: Site) -> Iterator[str]:
             yield f"no file matches {path}"
 
 
-def _value(merged: Merged, key: str) -> Any:
-    value: Any = merged.tree
+def _value(tree: Mapping[str, Any], key: str) -> Any:
+    value: Any = tree
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_validator
@@ -164,3 +164,27 @@ def all_parameters(space: Space, prefix: str = "", name: str = "") -> Iterator[t
 def join(path: str, key: str) -> str:
     """Return a key below a dotted path."""
     return f"{path}.{key}" if path else key
+
+
+def map_options(space: Mapping[str, Any], change: Callable[[str, Any], Any], prefix: str = "") -> dict[str, Any]:
+    """Return a space, as written in a file, with a changed value of each option.
+
+    Args:
+        space: name -> parameter in one of its forms.
+        change: function of dotted setting and value that returns the new value.
+        prefix: setting of the option that contains the space.
+    """
+
+    def changed(path: str, option: Any) -> Any:
+        return map_options(option, change, path) if isinstance(option, dict) else change(path, option)
+
+    found: dict[str, Any] = {}
+    for key, parameter in space.items():
+        path = join(prefix, key)
+        options = parameter.get("choice") if isinstance(parameter, dict) else parameter
+        if isinstance(options, list):
+            options = [changed(path, option) for option in options]
+            found[key] = {**parameter, "choice": options} if isinstance(parameter, dict) else options
+        else:
+            found[key] = parameter if isinstance(parameter, dict) else change(path, parameter)
+    return found

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from orchestrator.jobs.registry import job_kind
 from orchestrator.specs.job import JobSpec
+from orchestrator.specs.paths import missing_paths
 from orchestrator.specs.resolved import Resolved
 from orchestrator.specs.settings import Settings, is_section, seed_setting, setting_type
 from orchestrator.specs.space import Parameter, all_parameters
@@ -39,7 +40,7 @@ def trial_problems(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
     if (count := trial_count(spec)) > MAX_TRIALS:
         yield ("limits", "trials"), f"the grid has {count} points, a sweep can have at most {MAX_TRIALS} trials"
     yield from _metric_problems(spec, job)
-    invalid = list(_invalid_values(spec, job, unknown))
+    invalid = [*_invalid_values(spec, job, unknown), *_missing_options(spec, trial)]
     yield from invalid
     # Whole points only if each value alone is valid: otherwise every point repeats the problem that is listed already.
     if not unknown and not invalid:
@@ -111,6 +112,16 @@ def _invalid_values(spec: SweepSpec, job: JobSpec, unknown: Container[str]) -> I
                     whole = parameter.kind in {"range", "normal"} and error["type"].startswith("int")
                     hint = "; q: 1 draws whole numbers" if whole else ""
                     yield _key(name), f"{path} cannot be {candidate!r}: {message}{hint}"
+
+
+def _missing_options(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
+    """Yield the options that are paths and do not exist."""
+    keys = job_kind(trial.spec.kind).paths
+    for name, path, parameter in all_parameters(spec.space):
+        for option in parameter.choice or ():
+            yield from (
+                (_key(name), what) for _, what in missing_paths(as_tree({path: option.value}), keys, trial.site)
+            )
 
 
 def _candidates(parameter: Parameter) -> list[Any]:

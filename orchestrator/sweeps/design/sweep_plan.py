@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.backends import capability_of
 from orchestrator.backends.capabilities import SweepsNatively
 from orchestrator.jobs.phases import require_start
-from orchestrator.jobs.registry import DEFAULT, all_kinds, run_kind
-from orchestrator.jobs.resolve import declared_secrets_in, resolve_spec
-from orchestrator.specs.paths import anchor
+from orchestrator.jobs.registry import DEFAULT, all_kinds, job_kind, run_kind
+from orchestrator.jobs.resolve import declared_secrets_in, resolve_spec, start_folder_layers
+from orchestrator.specs.paths import anchor, anchor_setting
 from orchestrator.specs.resolved import PRESETS, Flag, Resolved, SpecProblems, display_path
 from orchestrator.specs.settings import seeds_of
-from orchestrator.specs.space import Parameter
+from orchestrator.specs.space import Parameter, map_options
 from orchestrator.specs.sweep_spec import SweepSpec, contradictions
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.checks import trial_problems
 from train_jobs.artifacts.layers import (
     ConfigLayer,
     KeyPath,
+    Merged,
     build,
     dotted,
     merge,
@@ -79,7 +81,8 @@ def resolve_sweep(
     Raises:
         SpecError: the spec is invalid; all problems together, each with its place.
     """
-    problems, inherited = SpecProblems(), (context or SpecContext())._asdict()
+    problems, context = SpecProblems(), context or SpecContext()
+    inherited = context._asdict()
     written = _read_layers(file, sets, problems)
     layers, merged = _trial_layers(written), merge(written)
     if (kind := str(merged.tree.get("kind"))) in all_kinds():  # then the keys of the job are in the wrong place too
@@ -101,6 +104,10 @@ def resolve_sweep(
             given[SEEDS] = Flag(several[:1], "seeds of the sweep")
             trial = resolve_spec(kind, layers=layers, flags=given, **inherited)
         require_start(trial)
+    if spec is not None and trial is not None:
+        with problems.collecting(where=merged.origin((SPACE,))):
+            merged = _with_start_folders(merged, trial, context)
+            spec = build(SweepSpec, merged)
     spec = spec.model_copy(update=moved) if spec is not None else None
     wrong = list(contradictions(spec)) if spec is not None else []
     if spec is not None and trial is not None and not wrong:
@@ -115,6 +122,20 @@ def resolve_sweep(
     assert spec is not None
     assert trial is not None
     return ResolvedSweep(spec, trial, {**merged.tree, **moved})
+
+
+def _with_start_folders(merged: Merged, trial: Resolved, context: SpecContext) -> Merged:
+    """Return a sweep whose options have folders in place of names of runs and models, as its trial has."""
+    kind, tracking = job_kind(trial.spec.kind), {"tracking": {"uri": trial.spec.tracking.uri}}
+
+    def folder_of(path: str, value: Any) -> Any:
+        if path not in kind.paths.starts:
+            return value
+        named = merge([ConfigLayer(SPACE, {**tracking, path: value})])
+        found = start_folder_layers(named, kind, context.model_of, context.outputs_of)
+        return found[0].tree[path] if found else value
+
+    return replace(merged, tree={**merged.tree, SPACE: map_options(merged.tree[SPACE], folder_of)})
 
 
 def _driver_problems(spec: SweepSpec, trial: Resolved, moved: Mapping[str, list[int]]) -> Iterable[tuple[KeyPath, str]]:
@@ -151,6 +172,8 @@ def _read_layers(file: Path | None, sets: Iterable[str], problems: SpecProblems)
         tree = dict(layer.tree)
         if isinstance(tree.get(TRIAL), dict):
             tree[TRIAL] = anchor(replace(layer, tree=tree[TRIAL]), folder, keys).tree
+        if isinstance(tree.get(SPACE), dict):
+            tree[SPACE] = map_options(tree[SPACE], partial(anchor_setting, folder=folder, keys=keys))
         layers.append(replace(layer, tree=tree))
     return layers
 

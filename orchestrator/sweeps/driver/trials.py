@@ -18,9 +18,11 @@ from orchestrator.specs.sweep_spec import as_tree
 from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.design.sweep_record import SweepRecord
 from train_jobs.artifacts.layers import ConfigLayer, build, merge
+from train_jobs.artifacts.unreadable import unreadable
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 DATA_SECTIONS = ("data", "task", "per_task", "input")  # sections whose settings select what a job reads
+PATH_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
 def run_names(sweep: str, trial: int, replicates: int) -> list[str]:
@@ -67,7 +69,7 @@ class TrialPlanner:
             seed: seed of the run; None: the trial's own.
 
         Raises:
-            SpecError, DataError: the settings are invalid for the job.
+            SpecError, DataError: the settings are invalid for the job, or a path among them cannot be read.
             ConflictError: the data has changed since the sweep started.
         """
         seeded = {**settings, **((seed_setting(self._base, seed) or {}) if seed is not None else {})}
@@ -77,7 +79,10 @@ class TrialPlanner:
             ConfigLayer("space", {**as_tree(seeded), "tags": tags}),
         ]
         resolved = self._resolved(build(self._model, merge(layers)), seeded)
-        plan = make_plan(resolved, home=self._home, reuse=self.first)
+        try:
+            plan = make_plan(resolved, home=self._home, reuse=self.first)
+        except PATH_ERRORS as problem:  # others, such as a full disk, concern every trial
+            raise unreadable(Path(problem.filename or ""), problem) from None
         # A space that varies the data has no single hash to compare with.
         if not any(path.split(".")[0] in DATA_SECTIONS for path in settings):
             self._check_data(plan)

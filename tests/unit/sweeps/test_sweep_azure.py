@@ -284,7 +284,7 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
             "space.optimizer: an option on Azure is a fixed value and cannot vary",
         ),
         (
-            {"space": {"data.vocabulary": ["a.txt", "b.txt"]}},
+            {"space": {"data.vocabulary": [__file__]}},
             "space.data.vocabulary: data.vocabulary is uploaded once",
         ),
     ],

@@ -14,10 +14,12 @@ from orchestrator.cli.ui.completers import assignments
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.specs.resolved import Flag
 from orchestrator.specs.sweep_spec import SweepSpec
-from orchestrator.support.errors import SpecError
+from orchestrator.support.errors import DataError, SpecError
 from orchestrator.sweeps.design.checks import policy_warnings
 from orchestrator.sweeps.design.sweep_plan import SWEEP_PRESETS, ResolvedSweep, SpecContext, on_service, resolve_sweep
+from orchestrator.sweeps.driver import trials
 from orchestrator.sweeps.driver.planning import plan_sweep
+from orchestrator.sweeps.driver.trials import TrialPlanner
 from tests.conftest import write_bert, write_spec
 from tests.unit.sweeps.conftest import NO_GPU
 from train_jobs.artifacts.layers import preset_names, read_preset
@@ -348,6 +350,62 @@ def test_several_seeds_of_a_trial_become_those_of_the_sweep() -> None:
     assert (own.spec.seeds, own.trial.spec.seeds) == ([1, 2], [7])
     one = resolve({"trial": finetuning(seeds=[7]), "space": RATE, "objective": score})
     assert (one.spec.seeds, one.trial.spec.seeds, "seeds" in one.tree) == ([], [7], False)
+
+
+SCORE = {"metric": "validation_score", "goal": "maximize"}
+
+
+def test_path_choices_start_at_the_file_and_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = finetuning()
+    space = {"data.train": ["train.tsv", str(tmp_path / "dev.tsv")], "data.validation": "dev.tsv"}
+    document = {"trial": trial, "space": space, "objective": SCORE}
+    resolve(document)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    found = resolve(file=Path("../sweep.yaml"), sets=["space.init_from={choice: [../bert]}"])
+    options = {path: [option.value for option in parameter.options] for path, parameter in found.spec.space.items()}
+    train, dev = str(tmp_path / "train.tsv"), str(tmp_path / "dev.tsv")
+    expected = {"data.train": [train, dev], "data.validation": [dev], "init_from": [str(tmp_path / "bert")]}
+    assert options == expected
+    assert plan_sweep(found, tmp_path / "home")[0].spec.space == found.spec.space
+    monkeypatch.chdir(tmp_path)
+    space = {"data.train": ["train.tsv", "missing.tsv"], "init_from": ["bert", "./none"]}
+    assert problems_of({**document, "space": space}) == [
+        f"sweep.yaml:12: space.data.train: no such file or folder: {tmp_path / 'missing.tsv'}",
+        f"sweep.yaml:15: space.init_from: no such folder: {tmp_path / 'none'}",
+    ]
+
+
+def test_vanished_file_is_a_failure_of_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver fails the trial on an error of data, and ends the sweep on others."""
+    trial = finetuning()
+    space = {"data.train": ["train.tsv", "other.tsv"]}
+    (tmp_path / "other.tsv").write_text((tmp_path / "train.tsv").read_text())
+    found = resolve({"trial": trial, "space": space, "objective": SCORE})
+    planner = TrialPlanner(plan_sweep(found, tmp_path / "home")[0], tmp_path / "home", {})
+    planner.plan(0, {"data.train": str(tmp_path / "other.tsv")}, None)
+    (tmp_path / "other.tsv").unlink()
+    with pytest.raises(DataError, match=r"cannot read .*/other\.tsv: No such file"):
+        planner.plan(1, {"data.train": str(tmp_path / "other.tsv")}, None)
+    monkeypatch.setattr(trials, "make_plan", lambda *_, **__: Path("dev.tsv/part").stat())
+    with pytest.raises(DataError, match=r"cannot read dev\.tsv/part: Not a directory"):
+        planner.plan(2, {}, None)
+
+
+def test_names_of_runs_are_choices_of_models() -> None:
+    other = write_bert(Path("other"))
+    document = {"trial": finetuning(), "space": {"init_from": ["bert", "run-7"]}, "objective": SCORE}
+    Path("sweep.yaml").write_text(yaml.safe_dump({"limits": {"trials": 2}, **document}))
+    asked = []
+
+    def model_of(name: str, **more: Any) -> Path:
+        asked.append(name)
+        return other.absolute()
+
+    found = resolve_sweep(file=Path("sweep.yaml"), context=SpecContext(environ=NO_GPU, model_of=model_of))
+    folders = [str(Path(name).absolute()) for name in ("bert", "other")]
+    assert ([option.value for option in found.spec.space["init_from"].options], asked) == (folders, ["run-7"])
+    assert found.tree["space"] == {"init_from": folders}
 
 
 def test_service_refuses_several_seeds_of_a_trial() -> None:
