@@ -13,7 +13,7 @@ import copy
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
@@ -302,7 +302,7 @@ def build(model: type[ModelT], merged: Merged) -> ModelT:
         SpecError: with one line per invalid key or value: `file:line: path.to.key: reason`.
     """
     try:
-        return model.model_validate(_with_texts(model, merged))
+        return model.model_validate(with_texts(model, merged))
     except ValidationError as failure:
         errors = failure.errors(include_url=False)
         problems = [_problem(model, merged, dict(error)) for error in errors[:MOST_PROBLEMS]]
@@ -310,12 +310,20 @@ def build(model: type[ModelT], merged: Merged) -> ModelT:
         raise SpecError(f"the configuration has {_count(errors)}", problems=problems + more) from None
 
 
-def _with_texts(model: type[BaseModel], merged: Merged) -> dict[str, Any]:
-    """Return the tree with text as it was written where the model has text and YAML has another value."""
+def with_texts(
+    model: type[BaseModel], merged: Merged, setting: Callable[[KeyPath], KeyPath] = lambda path: path
+) -> dict[str, Any]:
+    """Return the tree with text as it was written where the model has text and YAML has another value.
+
+    Args:
+        model: the configuration.
+        merged: values, and how they were written.
+        setting: function that returns the path in the configuration, given that in the tree.
+    """
     as_text: dict[tuple[KeyPath, bool], bool] = {}  # a list of 100,000 numbers has one type
     texts = {}
     for path, text in merged.texts.items():
-        kind = tuple(0 if isinstance(part, int) else part for part in path), EXPONENT.match(text) is not None
+        kind = tuple(0 if isinstance(part, int) else part for part in setting(path)), EXPONENT.match(text) is not None
         if kind not in as_text:
             as_text[kind] = _is_text(model, kind[0], number=kind[1])
         if as_text[kind]:

@@ -30,6 +30,7 @@ from train_jobs.artifacts.layers import (
     read_assignments,
     read_file,
     read_preset,
+    with_texts,
 )
 
 SWEEP_PRESETS = PRESETS / "sweep"
@@ -106,6 +107,7 @@ def resolve_sweep(
         require_start(trial)
     if spec is not None and trial is not None:
         with problems.collecting(where=merged.origin((SPACE,))):
+            merged = replace(merged, tree=with_texts(type(trial.spec), merged, _setting_of))
             merged = _with_start_folders(merged, trial, context)
             spec = build(SweepSpec, merged)
     spec = spec.model_copy(update=moved) if spec is not None else None
@@ -122,6 +124,19 @@ def resolve_sweep(
     assert spec is not None
     assert trial is not None
     return ResolvedSweep(spec, trial, {**merged.tree, **moved})
+
+
+def _setting_of(path: KeyPath) -> KeyPath:
+    """Return the setting of an option of the space, given its path in the file of the sweep; else an empty path.
+
+    An index directly below a name is that of an option; further ones are inside of its value.
+    """
+    if path[0] != SPACE:
+        return ()
+    inner = [part for part in path[1:] if part != "choice"]
+    index_of_option = [isinstance(part, int) and isinstance(inner[at - 1], str) for at, part in enumerate(inner)]
+    kept = [part for part, is_option in zip(inner, index_of_option, strict=True) if not is_option]
+    return tuple(name for part in kept for name in (part.split(".") if isinstance(part, str) else [part]))
 
 
 def _with_start_folders(merged: Merged, trial: Resolved, context: SpecContext) -> Merged:

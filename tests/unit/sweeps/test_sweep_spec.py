@@ -376,6 +376,21 @@ def test_path_choices_start_at_the_file_and_must_exist(tmp_path: Path, monkeypat
     ]
 
 
+def test_text_options_keep_the_text_of_the_file() -> None:
+    trial = yaml.safe_dump({"trial": finetuning(), "objective": SCORE, "limits": {"trials": 2}})
+    space = "data.positive_label: [yes, 012], data.text: {choice: [1.10]}, train.epochs: [1, 2]"
+    Path("sweep.yaml").write_text(f"{trial}space: {{{space}}}\n")
+    found = resolve(file=Path("sweep.yaml"), sets=["space.data.label=on"])
+    options = {path: [option.value for option in parameter.options] for path, parameter in found.spec.space.items()}
+    assert options == {
+        "data.positive_label": ["yes", "012"],
+        "data.text": ["1.10"],
+        "train.epochs": [1, 2],
+        "data.label": ["on"],
+    }
+    assert plan_sweep(found, Path("home"))[0].spec.space == found.spec.space
+
+
 def test_vanished_file_is_a_failure_of_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver fails the trial on an error of data, and ends the sweep on others."""
     trial = finetuning()
