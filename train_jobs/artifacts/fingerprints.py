@@ -153,7 +153,7 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
     """
     before = _cached_hashes(cache) if cache else {}
     settled = time_ns() - RECENT
-    found = [_stat(path) for path in files]
+    found = [path.stat() for path in files]
     # Archives, rsync and `cp -p` restore the mtime, but none can set the ctime.
     keys = [f"{s.st_dev}:{s.st_ino}:{s.st_size}:{s.st_mtime_ns}:{s.st_ctime_ns}" for s in found]
     unknown = {key: path for key, path in zip(keys, files, strict=True) if key not in before}
@@ -168,13 +168,6 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_text(cache, json.dumps({**kept, **added}))
     return [known[key] for key in keys]
-
-
-def _stat(path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except OSError as problem:
-        raise unreadable(path, problem) from None
 
 
 def _inode(key: str) -> tuple[str, ...]:

@@ -65,8 +65,6 @@ HEADER = 1 << 16  # bytes in which the first line of a table must end
 # Of bzip2 and xz, the standard library drops what follows zeros between two streams, and the job reads it.
 READ_WHOLE: frozenset[Compression | None] = frozenset({None, "gzip"})
 REQUESTS = 16  # to a service at the same time, for the beginnings of files
-_DEFAULT_COLUMN = SourceConfig.model_fields["column"].default
-_PLAIN = frozenset({"text", "wikipedia", "wikiextractor"})  # formats without columns
 _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _STORE_FILES = frozenset({"manifest.json", "vocab.txt"})  # next to the shards of a token store
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
@@ -118,24 +116,14 @@ def source_files(source: SourceConfig) -> list[SourceFile]:
     The order is that of `path`, with folders and globs sorted; a file that several of them contain is returned once.
 
     Raises:
-        DataError: a path does not exist, a folder has no file of a known name, a file does not match its name, or the
-            source has a column and no file with columns.
+        DataError: a path does not exist, a folder has no file of a known name, or a file does not match its name.
     """
     paths = list(dict.fromkeys(_expand(source.path, source.format)))
     identify = partial(_identify, source=source)
-    if any(isinstance(path, RemoteFile) for path in paths):
-        with ThreadPoolExecutor(REQUESTS) as pool:
-            files = list(pool.map(identify, paths))
-    else:
-        files = [identify(path) for path in paths]
-    # A given default column looks like none. Text next to tables has no column, and is read whole.
-    has_column = source.format == "auto" and source.column != _DEFAULT_COLUMN
-    if has_column and files and all(file.format in _PLAIN for file in files):
-        raise DataError(
-            f"cannot read column {source.column!r} of {source.title}: it is plain text",
-            fix="remove the column, or end the name of the file with .csv, .tsv, .jsonl or .parquet",
-        )
-    return files
+    if not any(isinstance(path, RemoteFile) for path in paths):
+        return [identify(path) for path in paths]
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        return list(pool.map(identify, paths))
 
 
 def skipped_files(sources: Iterable[SourceConfig], read: Collection[TextPath]) -> list[SkippedFiles]:

@@ -184,16 +184,6 @@ def test_closed_subfolder_is_an_error_with_its_fix() -> None:
             assert caught.value.fix == f"ask root for access, or: sudo chmod o+{right} {closed}"
 
 
-def test_column_of_plain_text_is_refused(tmp_path: Path) -> None:
-    """A table without a suffix would be read as text, with all its columns."""
-    table = put(tmp_path / "n1", b"patient,body\np1,one\n")
-    with pytest.raises(DataError, match=r"cannot read column 'body' of .*n1: it is plain text"):
-        found(table, column="body")
-    assert found(table, column="body", format="csv") == [("n1", "csv", None)]
-    mixed = put(tmp_path / "notes.txt"), put(tmp_path / "notes.jsonl", b'{"body": "one"}\n')
-    assert len(found(*mixed, column="body")) == 2
-
-
 def test_globs_are_sorted_without_duplicates(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c/d.txt", "c/e.md"):
         put(tmp_path / name)
