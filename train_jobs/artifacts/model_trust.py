@@ -15,10 +15,8 @@ from typing import Any
 
 from train_jobs.artifacts.start_model import WEIGHTS
 from train_jobs.config.errors import DataError, SpecError, in_shell
-from train_jobs.config.trust import TrustConfig
+from train_jobs.config.trust import SIGNATURE, TrustConfig
 
-SIGNATURE = "model.sig"
-"""File of a model folder with the signature of all other files."""
 SAFE, PICKLED = WEIGHTS
 SETTING = "trust.require_signature"
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from train_jobs.config.fields import Config
 
+SIGNATURE = "model.sig"
+"""File of a model folder with the signature of all other files."""
+
 
 class TrustConfig(Config):
     """Checks of model folders before anything of them is loaded. They never change a result."""

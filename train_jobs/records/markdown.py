@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage, RunFacts
-from train_jobs.artifacts.model_trust import SIGNATURE
 from train_jobs.config.pretrain import OptimizerConfig
+from train_jobs.config.trust import SIGNATURE
 
 CARD_FILE = "README.md"
 UNKNOWN = "unknown"

@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from safetensors.torch import load_file
 
 from tests.conftest import Console, write_bert, write_corpus
-from train_jobs.artifacts.model_trust import SIGNATURE, require_trusted, sign_folder, verify_signature
+from train_jobs.artifacts.model_trust import require_trusted, sign_folder, verify_signature
 from train_jobs.config import DataError, ModelConfig, SpecError, TrustConfig
+from train_jobs.config.trust import SIGNATURE
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.models.huggingface import load_weights
 from train_jobs.tools import convert, onnx, serve

@@ -24,6 +24,7 @@ from train_jobs.artifacts.files import file_sha256, link_or_copy, read_object, s
 from train_jobs.artifacts.lineage import LINEAGE_FILE
 from train_jobs.artifacts.tracking.mlflow_store import relocate_artifacts, sqlite_path
 from train_jobs.config.errors import ConflictError, SpecError
+from train_jobs.config.trust import SIGNATURE
 
 FOLDER = "mlflow-models"  # of the cache
 MLMODEL = "MLmodel"
@@ -33,7 +34,6 @@ NOT_OF_THE_MODEL = {
 }
 """Files that MLflow puts next to those of a Hugging Face folder."""
 SUFFIXES = (".json", ".txt", ".md", ".sig", ".safetensors", ".jinja", ".onnx", ".onnx.data")
-SIGNATURE = "model.sig"  # lists all files of a signed model; without one of them, it does not verify
 PICKLED = "pytorch_model.bin"  # copied, so that the rules of trust decide, and only without safetensors
 TOKENIZER = "components/tokenizer"  # of a version with the flavour `transformers`
 NAME = re.compile(r"models:/(?P<model>[^/:@]+)(/(?P<version>[0-9]+|latest)|@(?P<alias>[^/:@]+))")
@@ -228,9 +228,8 @@ class _Files:
         """Yield the names of the files of a folder, without those of its folders."""
         if self.local is not None:
             found = self.local / folder
-            inside = found.is_dir() and found.resolve().is_relative_to(
-                self.local.resolve()
-            )  # a link may lead out of it
+            # a link may lead out of the version
+            inside = found.is_dir() and found.resolve().is_relative_to(self.local.resolve())
             yield from sorted(path.name for path in found.iterdir() if path.is_file()) if inside else ()
             return
         assert self._store is not None
