@@ -148,7 +148,7 @@ def unshare_home(home: Path) -> None:
 
 
 def open_entries(home: Path) -> int:
-    """Return the number of files and folders in a home folder whose modes grant other users more than the home's."""
+    """Return how many files and folders of this user in a home folder grant other users more than the home does."""
     if not home.is_dir():
         return 0
     banned = 0o007 if shared_group(home) else 0o077
@@ -317,11 +317,10 @@ def _change(handle: int, *, shared: bool, group: int) -> None:
 
 
 def _modes(top: Path) -> Iterator[int]:
-    """Yield the modes of a folder and everything in it, without links."""
+    """Yield the modes of a folder and everything in it: without links, and only what is this user's to change."""
     for _, _, files, place in os.fwalk(top):
-        yield os.fstat(place).st_mode
+        found = [os.fstat(place)]
         for name in files:
             with suppress(OSError):  # deleted meanwhile
-                mode = os.stat(name, dir_fd=place, follow_symlinks=False).st_mode
-                if not stat.S_ISLNK(mode):
-                    yield mode
+                found.append(os.stat(name, dir_fd=place, follow_symlinks=False))
+        yield from (one.st_mode for one in found if one.st_uid == os.geteuid() and not stat.S_ISLNK(one.st_mode))

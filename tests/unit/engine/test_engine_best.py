@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from engine_toy import ToyTask, make_loop, run
+from engine_toy import ToyTask, make_loop, reports_in, run
 
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.loop.loop import Loop
+from train_jobs.engine.reporting.metrics import ProgressLine
 
 
 class Scored(ToyTask):
@@ -78,6 +80,15 @@ def test_patience_ends_training(tmp_path: Path, patience: int | None, scores: tu
     newest = loop.services.checkpoints.newest()
     assert newest is not None
     assert newest.step == steps
+
+
+def test_end_by_patience_is_reported_with_its_last_loss(tmp_path: Path) -> None:
+    lines, loop = io.StringIO(), scored_loop(tmp_path, 0.5, 0.6, 0.6)
+    loop.policy = replace(loop.policy, patience=1, config=loop.policy.config.model_copy(update={"log_every": 5}))
+    loop.services = replace(loop.services, progress=ProgressLine(8, lines))
+    run(loop)
+    assert "training ends at step 6 of 8: evaluation.patience=1 is used up" in lines.getvalue()
+    assert [step for step, metrics in reports_in(tmp_path) if "train_loss" in metrics] == [5, 6]
 
 
 def test_run_stopped_by_patience_stays_stopped_on_resume(tmp_path: Path) -> None:

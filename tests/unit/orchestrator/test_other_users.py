@@ -297,3 +297,13 @@ def test_doctor_reports_files_that_others_may_read(tmp_path: Path) -> None:
     finding = machine.access(tmp_path / "home")
     assert (finding.level, finding.fix) == ("warn", f"chmod -R go-rwx {tmp_path / 'home'}")
     assert finding.text.endswith("but 1 file in it allow more")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_doctor_proposes_nothing_for_files_of_others(tmp_path: Path) -> None:
+    """Only their owners can change the modes; other users cannot enter the home."""
+    open_home(tmp_path / "home")
+    (tmp_path / "home" / "theirs").touch()
+    (tmp_path / "home" / "theirs").chmod(0o664)
+    os.chown(tmp_path / "home" / "theirs", 65534, -1)
+    assert machine.access(tmp_path / "home").level == "ok"

@@ -23,7 +23,7 @@ from train_jobs.engine.loop.gradients import FlatGradients, Passes, accumulate, 
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
 from train_jobs.engine.loop.probe import largest_micro_batch, preserving_state, try_micro_batch
 from train_jobs.engine.loop.sharding import ShardedOptimizer
-from train_jobs.engine.loop.state import Agreed, Agreement, BackwardResult, LoopState, Meter, Share
+from train_jobs.engine.loop.state import Agreed, Agreement, BackwardResult, LoopState, Meter, Share, step_seed
 from train_jobs.engine.loop.task import Cursor, Prefetcher, TrainingTask
 from train_jobs.engine.runtime.devices import (
     LossScale,
@@ -239,6 +239,9 @@ class Loop:
             if validates:
                 with self._after("validation"):
                     best = self._validate()
+                if self.ended and not reports:  # ended by patience, which depends on the validation
+                    with self._after("report"):
+                        self._report()
             if best or self.services.cadence.at_step(step) or self.ended:
                 if not (reports or validates):
                     self._settle()
@@ -264,8 +267,11 @@ class Loop:
     @property
     def ended(self) -> bool:
         """Whether the last step is done."""
-        out_of_patience = self.policy.patience is not None and self.state.stale >= self.policy.patience
-        return self.state.out_of_time or out_of_patience or self.state.step >= self.policy.config.steps
+        return self.state.out_of_time or self._out_of_patience or self.state.step >= self.policy.config.steps
+
+    @property
+    def _out_of_patience(self) -> bool:
+        return self.policy.patience is not None and self.state.stale >= self.policy.patience
 
     def _doing(self, stage: str) -> AbstractContextManager[None]:
         """Return the context of a stage of the current step."""
@@ -450,7 +456,7 @@ class Loop:
         while True:
             # Seeded for every attempt: a repeated step must draw the dropout of a run that had the smaller micro batch
             # all along. Skipped steps count, so the next batch does not reuse the random numbers of a skipped one.
-            torch.manual_seed(_mix(self.policy.config.seed, self.state.step + self.state.skipped, self.world.rank))
+            torch.manual_seed(step_seed(self.policy.config.seed, self.state.step + self.state.skipped, self.world.rank))
             self.gradients.zero_()
             made = self._attempt(share, totals)
             with self._doing("reduction"):
@@ -583,14 +589,9 @@ class Loop:
             kept = sorted(kept)[: self.services.cadence.keep_best]  # of equal losses, the earlier step
             self.state.best, self.state.best_steps = [one[0] for one in kept], [one[1] for one in kept]
         self.state.stale = 0 if best else self.state.stale + 1
+        if self._out_of_patience and self.world.is_main and self.state.step < self.policy.config.steps:
+            self.services.progress.line(
+                f"training ends at step {self.state.step} of {self.policy.config.steps}:"
+                f" evaluation.patience={self.policy.patience} is used up"
+            )
         return best
-
-
-def _mix(seed: int, step: int, rank: int) -> int:
-    """Return a well-spread 63-bit seed for (seed, step, rank): the finaliser of splitmix64 (Steele et al. 2014)."""
-    # A sum such as seed + step + rank would give (step 1, rank 0) and (step 0, rank 1) the same dropout.
-    mask = (1 << 64) - 1
-    value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB + 1) & mask
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
-    return (value ^ (value >> 31)) >> 1

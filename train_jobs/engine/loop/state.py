@@ -229,3 +229,13 @@ class Meter:
         sums = torch.stack(rows).sum(dim=0).to(world.device) if rows else None
         plain = {field: stored[field] for field in _PLAIN if field in stored}  # earlier versions stored no sequences
         return cls(sums, **plain)
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """Return a well-spread 63-bit seed for (seed, step, rank): the finaliser of splitmix64 (Steele et al. 2014)."""
+    # A sum such as seed + step + rank would give (step 1, rank 0) and (step 0, rank 1) the same dropout.
+    mask = (1 << 64) - 1
+    value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB + 1) & mask
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+    return (value ^ (value >> 31)) >> 1
