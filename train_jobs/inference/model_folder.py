@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.layers import dotted
@@ -35,7 +35,7 @@ from train_jobs.config.predict import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_input_tokenizer
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.bert.task_heads import (
     BertEncoder,
@@ -119,14 +119,12 @@ class Folder:
                 )
                 tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
             return tokenizer
-        tokenizer = load_vocabulary(
+        return load_input_tokenizer(
             self.path / VOCABULARY,
             lowercase=stated is not False if lowercase is None else lowercase,
             strip_accents=strip_accents,
             split_unspaced=bool(saved.settings.get(SPLIT_UNSPACED)),
         )
-        tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in SPECIAL_PIECES])
-        return tokenizer
 
     def model(self) -> Model:
         """Return the model with its weights, on the CPU, for evaluation.

@@ -22,7 +22,7 @@ from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.assembly.starting_point import SCORED, differences, resume, without_default_micro_batch
 from train_jobs.config import ConflictError, FinetuneConfig, ModelConfig, StorageError
 from train_jobs.config.tasks import SENTENCES, SPANS, WORDS, TaskKind, task_kind
-from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_input_tokenizer
 from train_jobs.engine.checkpoint.checkpoints import WEIGHTS, Checkpoint
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
@@ -61,7 +61,7 @@ def read_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TokenizedTask:
 
     Args:
         config: the configuration.
-        tokenizer: tokenizer of the initial model.
+        tokenizer: tokenizer of the initial model, which reads special pieces in a text as such.
 
     Raises:
         DataError: a file is missing, or has rows that cannot be used: each with its line.
@@ -115,7 +115,7 @@ def run_task(
     initial = read_tuned_model(config)
     require_shapes(config.init_from, initial.sizes, allow_pickle=config.trust.allow_pickle)
     rule = initial.rule(config.data.lowercase)
-    kind = read_task(config, load_vocabulary(initial.vocabulary, **rule._asdict()))
+    kind = read_task(config, load_input_tokenizer(initial.vocabulary, **rule._asdict()))
     job = FinetuneJob(config, initial, kind, rule, world, resolve_precision(config.train.precision, world.device), stop)
     world.log(describe(job))
     if len(config.seeds) == 1:

@@ -3,6 +3,9 @@
 Normalisation and splitting are BERT's (Devlin et al. 2019, A.2; Google's `tokenization.py`). Control characters are
 dropped, and each CJK character is a word. Text is optionally lower-cased and stripped of accents. Words are split at
 white space and punctuation. In addition, scripts without blanks may be cut into characters, see `text_rule`.
+
+A special piece in a text, such as "[MASK]", is plain text in a corpus: there it must not look like a mask. In the input
+of fine-tuning and prediction it is the special piece, as in transformers (`load_input_tokenizer`).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.text_rule import CHARACTER, CONTINUATION, TextRule, bert_rule
@@ -116,7 +119,7 @@ def load_vocabulary(
         words: additional pieces; their ids follow those of the file.
 
     Returns:
-        The tokenizer. It does not add special tokens.
+        The tokenizer of a corpus. It does not add special tokens, and reads special pieces in a text as plain text.
 
     Raises:
         DataError: see `pieces_of`; or the tokenizer would split some of the words.
@@ -129,6 +132,25 @@ def load_vocabulary(
     encoded = zip(words, tokenizer.encode_batch(list(words)), strict=True)
     if unfit := [f'"{word}" is split' for word, found in encoded if found.tokens != [word]]:
         raise unfit_words(unfit)
+    return tokenizer
+
+
+def load_input_tokenizer(
+    path: StorePath, *, lowercase: bool, strip_accents: bool | None = None, split_unspaced: bool = False
+) -> Tokenizer:
+    """Read a vocab.txt for texts of fine-tuning and prediction: special pieces in a text keep their meaning.
+
+    Args:
+        path, lowercase, strip_accents, split_unspaced: see `load_vocabulary`.
+
+    Returns:
+        The tokenizer. It has the ids of the exported one, but does not add special tokens.
+
+    Raises:
+        DataError: see `pieces_of`.
+    """
+    tokenizer = load_vocabulary(path, lowercase=lowercase, strip_accents=strip_accents, split_unspaced=split_unspaced)
+    tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in SPECIAL_PIECES])
     return tokenizer
 
 
@@ -160,7 +182,7 @@ def save_vocabulary(tokenizer: Tokenizer, folder: StorePath) -> StorePath:
 
 def _tokenizer(ids: dict[str, int], rule: TextRule) -> Tokenizer:
     """Return BERT's tokenizer for these pieces."""
-    # Special pieces are not registered with it: text that spells "[MASK]" must stay text.
+    # Special pieces are not registered with it: they are text in a corpus, see the docstring of the module.
     options = {"max_input_chars_per_word": LONGEST_WORD, "continuing_subword_prefix": CONTINUATION}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=UNK, **options))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=rule.lowercase, strip_accents=rule.strip_accents)
