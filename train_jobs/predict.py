@@ -33,7 +33,7 @@ from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignme
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.model_tokenizer import TOKENIZER, TOKENIZER_FILE, VOCABULARY
 from train_jobs.artifacts.start_model import CONFIG, initial_weights
-from train_jobs.artifacts.task_files import finetuned_columns
+from train_jobs.artifacts.task_files import finetuned_tables
 from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.predict import EMBEDDINGS
 from train_jobs.engine.reporting.metrics import MetricsLog, clock
@@ -390,7 +390,7 @@ def describe(job: PredictJob) -> str:
 
 
 def read_config(source: str | None, sets: list[str], flags: dict[str, Any]) -> PredictConfig:
-    """Read a configuration file; flags and `a.b=c` assignments override it, the model's columns are defaults.
+    """Read a configuration file; flags and `a.b=c` assignments override it, the model's tables give defaults.
 
     Args:
         source: path of a YAML or JSON file. None: flags and assignments only.
@@ -403,7 +403,7 @@ def read_config(source: str | None, sets: list[str], flags: dict[str, Any]) -> P
     layers = read_overlays(Path(source)) if source else []
     layers.append(ConfigLayer("flags", {name: value for name, value in flags.items() if value is not None}))
     layers.append(read_assignments(sets, "--set"))
-    return build(PredictConfig, merge([*finetuned_columns(merge(layers).tree), *layers]))
+    return build(PredictConfig, merge([*finetuned_tables(merge(layers).tree), *layers]))
 
 
 def main(argv: list[str] | None = None) -> int:

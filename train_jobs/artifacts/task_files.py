@@ -1,15 +1,17 @@
-"""Files that a fine-tuning job reads, and the columns that a fine-tuned model was trained on."""
+"""Files that a fine-tuning job reads, and how a fine-tuned model's tables were read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from train_jobs.artifacts.csv_tables import SEPARATORS, table_format
 from train_jobs.artifacts.layers import ConfigLayer
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, read_lineage
 from train_jobs.config.errors import ConflictError, DataError
 from train_jobs.config.finetune import ExamplesConfig, FinetuneConfig
+from train_jobs.config.predict import AUTO
 from train_jobs.config.tasks import GLUE, GLUE_TASKS, NER, OWN, TASKS, data_folder
 
 SPLITS = ("train", "validation", "test")
@@ -89,11 +91,14 @@ KEYS = {OWN: ("text", "pair", "label", "positive_label"), NER: ("word_column", "
 """Task -> keys of `data` for columns; other tasks have fixed columns."""
 
 
-def finetuned_columns(written: Mapping[str, Any]) -> list[ConfigLayer]:
-    """Return a layer with the columns that the model of a prediction was fine-tuned on; empty without a lineage.
+def finetuned_tables(written: Mapping[str, Any]) -> list[ConfigLayer]:
+    """Return a layer with columns, format and quoting of the tables that the model of a prediction was fine-tuned on.
 
     Args:
         written: values of the user, with `model: FOLDER` or `model: {name: FOLDER}`.
+
+    Returns:
+        The layer; empty without a lineage.
     """
     model = written.get("model")
     named = model.get("name") if isinstance(model, dict) else model
@@ -102,9 +107,42 @@ def finetuned_columns(written: Mapping[str, Any]) -> list[ConfigLayer]:
         return []
     config = head.facts.get("config")
     data = config.get("data") if isinstance(config, dict) else None
-    keys = KEYS.get(str(head.facts.get("task")), ())
-    found = {key: data[key] for key in keys if data.get(key) is not None} if isinstance(data, dict) else {}
+    task = str(head.facts.get("task"))
+    if not isinstance(data, dict):
+        return []
+    found = {key: data[key] for key in KEYS.get(task, ()) if data.get(key) is not None}
+    if task == OWN:
+        found |= _reading(data, written)
     return [ConfigLayer(f"from the model {head.name}", {"data": found})] if found else []
+
+
+def _reading(trained: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return format and quoting of the tables of a training, where they apply to the input of a prediction.
+
+    Args:
+        trained: section `data` of the training.
+        written: values of the user.
+    """
+    inputs, data = written.get("input"), written.get("data")
+    given = data.get("format") if isinstance(data, dict) else None
+    forms = {_form(path, given) for path in (inputs if isinstance(inputs, list) else [inputs])}
+    train = trained.get("train")
+    form = _form(train, trained.get("format"))
+    found: dict[str, Any] = {}
+    # The suffix of a table decides first: a CSV stays one for a model that was trained on TSV.
+    if forms == {None} and form is not None and _form(train) is None:
+        found["format"], forms = form, {form}
+    # Only for the same format: quotes of a CSV mean nothing for the marks in a TSV.
+    if isinstance(trained.get("quoting"), bool) and form in SEPARATORS and forms == {form}:
+        found["quoting"] = trained["quoting"]
+    return found
+
+
+def _form(path: Any, given: Any = None) -> str | None:
+    """Return the format of a table: the given one, unless it is auto, else that of its name. None: unknown."""
+    if isinstance(given, str) and given != AUTO:
+        return given
+    return table_format(PurePath(path)) if isinstance(path, str | PurePath) else None
 
 
 def _head(folder: Path) -> Link | None:

@@ -97,7 +97,8 @@ Output = Annotated[Path, AfterValidator(_known_output)]
 class InputConfig(CheckedConfig):
     """Format, columns and lengths of the input.
 
-    Columns that are not set default to those in the model's lineage, then to the values below.
+    Columns that are not set default to those in the model's lineage, then to the values below. So do the format of
+    files without the suffix of a table, and the quoting of files with the format of the training table.
     """
 
     format: InputFormat = "auto"

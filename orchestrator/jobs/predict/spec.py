@@ -13,7 +13,7 @@ from orchestrator.specs.paths import PathKeys
 from train_jobs.artifacts.layers import ConfigLayer, merge
 from train_jobs.artifacts.model_trust import SETTING
 from train_jobs.artifacts.start_model import Merge
-from train_jobs.artifacts.task_files import finetuned_columns
+from train_jobs.artifacts.task_files import finetuned_tables
 from train_jobs.config import PredictConfig
 
 PATHS = PathKeys(starts=("model",), files=(SETTING,), lists=("input",), unchecked=("output",))
@@ -62,5 +62,5 @@ class EvaluateSpec(PredictSpec):
 
 
 def merge_with_model(presets: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
-    """Merge presets with what the user wrote; between them are the columns that the model was fine-tuned on."""
-    return Merge(merge([*presets, *finetuned_columns(merge(written).tree), *written]))
+    """Merge presets with what the user wrote; between them is how the tables of the model's fine-tuning were read."""
+    return Merge(merge([*presets, *finetuned_tables(merge(written).tree), *written]))

@@ -9,7 +9,7 @@ import shutil
 import pytest
 from drawn_texts import PIECES, sentences
 
-from train_jobs import finetune
+from train_jobs import finetune, predict
 from train_jobs.config import FinetuneConfig
 
 
@@ -50,3 +50,27 @@ def test_evaluation_matches_fine_tuning(saved, run, tmp_path, regression):
     else:
         assert [one["label"] for one in predicted] == labels
         assert set(labels) <= {"yes", "no"}
+
+
+def test_evaluation_reads_tables_as_fine_tuning(saved, tmp_path):
+    """Quoted texts with tabs and line breaks, in a file without the suffix of a table."""
+    start, path = tmp_path / "start", tmp_path / "rows.txt"
+    shutil.copytree(saved("BertModel"), start)
+    (start / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    texts = [f"{text}\tw3\nw4" for text in sentences(40)]
+    with path.open("w", newline="") as stream:
+        rows = [("text", "label"), *((text, "yes" if "w1" in text else "no") for text in texts)]
+        csv.writer(stream, delimiter="\t", lineterminator="\n").writerows(rows)
+    config = FinetuneConfig(
+        init_from=start,
+        data={"train": path, "validation": path, "format": "tsv", "quoting": True, "max_length": 32},
+        optimizer={"learning_rate": 1e-3},
+        train={"epochs": 2, "global_batch_size": 8, "micro_batch_size": 8, "precision": "fp32"},
+    )
+    finetune.finetune(config, output=tmp_path / "tuned", device="cpu")
+    metrics = json.loads((tmp_path / "tuned" / "result.json").read_text())["metrics"]
+    words = ["--model", str(tmp_path / "tuned" / "model"), "--input", str(path), "--output", str(tmp_path / "out")]
+    assert predict.main([*words, "--set", "evaluate=true", "--set", "batching.precision=fp32"]) == 0
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["rows"] == len(texts)
+    assert result["metrics"] == pytest.approx({name: metrics[name] for name in result["metrics"]}, rel=1e-4, abs=1e-6)

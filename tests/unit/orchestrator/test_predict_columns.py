@@ -1,4 +1,4 @@
-"""Predictions of a tuned model use the columns of its training unless the spec names others."""
+"""Predictions of a tuned model read tables as its training did, unless the spec has other settings."""
 
 from __future__ import annotations
 
@@ -80,3 +80,43 @@ def test_columns_have_default_names_without_record(folder: Path) -> None:
     assert resolve_columns("predict").spec.job_config().data.text == "text"
     (folder / "bert" / LINEAGE_FILE).write_text("{torn")
     assert resolve_columns("predict").spec.job_config().data.text == "text"
+
+
+@pytest.mark.parametrize(
+    ("trained", "name", "format_", "quoting"),
+    [
+        ({"train": "train.tsv", "quoting": True}, "new.tsv", "auto", True),
+        ({"train": "train.tsv", "quoting": True}, "new.csv", "auto", None),
+        ({"train": "train.tsv", "quoting": False}, "new.csv", "auto", None),
+        ({"train": "train.csv", "quoting": True}, "new.tsv", "auto", None),
+        ({"train": "train.csv", "quoting": False}, "new.CSV", "auto", False),
+        ({"train": "train.tsv", "quoting": True}, "new.txt", "auto", None),
+        ({"train": "train.txt", "format": "tsv", "quoting": True}, "new.txt", "tsv", True),
+        ({"train": "train.txt", "format": "tsv", "quoting": True}, "new.tsv", "auto", True),
+        ({"train": "train.dat", "format": "tsv", "quoting": True}, "new.csv", "auto", None),
+        ({"train": "train.dat", "format": "jsonl"}, "new.dat", "jsonl", None),
+        ({"train": "train.tsv", "format": "tsv"}, "new.txt", "auto", None),
+        ({"dataset": "hub/name", "train": None, "quoting": True}, "new.tsv", "auto", None),
+    ],
+)
+def test_format_and_quoting_are_those_of_tuned_table(
+    folder: Path, trained: dict[str, Any], name: str, format_: str, quoting: bool | None
+) -> None:
+    write_tuned_model(folder, "own", {**REVIEWS, "format": "auto", "quoting": None, **trained})
+    (folder / name).write_text("review,stars\n")
+    found = resolve_columns("evaluate", input=[name])
+    assert (found.spec.job_config().data.format, found.spec.job_config().data.quoting) == (format_, quoting)
+    if quoting is not None:
+        assert found.changes["data.quoting"].origin == "from the model finetune-own-1a2b"
+    if format_ != "auto":
+        assert found.changes["data.format"].origin == "from the model finetune-own-1a2b"
+
+
+def test_given_format_and_quoting_override_those_of_tuning(folder: Path) -> None:
+    model = write_tuned_model(folder, "own", {**REVIEWS, "train": "train.txt", "format": "tsv", "quoting": True})
+    flags = {"model": str(model), "input": ["new.txt"]}
+    assert read_config(None, [], flags).data.quoting is True
+    lines = read_config(None, ["data.format=lines"], flags).data
+    assert (lines.format, lines.quoting) == ("lines", None)
+    plain = read_config(None, ["data.quoting=null"], flags).data
+    assert (plain.format, plain.quoting) == ("tsv", None)
