@@ -6,6 +6,7 @@ Fields of CSV may be quoted. Those of TSV are never: texts of GLUE begin with qu
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterable, Iterator
 from io import StringIO
 from pathlib import PurePath
@@ -36,6 +37,11 @@ _FOR_LINE_ENDS = r"tr '\r' '\n'"
 def table_format(path: PurePath) -> str | None:
     """Return the format of a table of labelled texts by its suffix, of which the case is ignored; None: unknown."""
     return TABLE_FORMATS.get(path.suffix.lower())
+
+
+def tsv_text(text: str) -> str:
+    """Return a text as a field of TSV without quoting: tabs, line ends and backslashes are escaped like JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace('\\"', '"')
 
 
 class TableRows:

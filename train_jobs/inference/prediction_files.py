@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from train_jobs.artifacts.csv_tables import tsv_text
 from train_jobs.artifacts.drafts import draft
 from train_jobs.artifacts.files import content_record, has_content, read_object, sync, write_text
 from train_jobs.config import DataError, SpecError
@@ -340,7 +341,7 @@ def _sha256(text: str) -> str:
 
 
 def _field(value: Any) -> str:
-    return _json(value) if isinstance(value, JSON_TYPES) else _json(str(value))[1:-1].replace('\\"', '"')
+    return _json(value) if isinstance(value, JSON_TYPES) else tsv_text(str(value))
 
 
 def _csv_field(value: Any) -> str:

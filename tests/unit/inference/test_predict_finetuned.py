@@ -74,3 +74,28 @@ def test_evaluation_reads_tables_as_fine_tuning(saved, tmp_path):
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["rows"] == len(texts)
     assert result["metrics"] == pytest.approx({name: metrics[name] for name in result["metrics"]}, rel=1e-4, abs=1e-6)
+
+
+def test_files_of_predictions_escape_class_names_alike(saved, tmp_path):
+    start, names = tmp_path / "start", ("one\ttab", "two\nlines\\")
+    shutil.copytree(saved("BertModel"), start)
+    (start / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    texts = sentences(40)
+    path = table(tmp_path / "rows.csv", texts, [names["w1" in text] for text in texts])
+    config = FinetuneConfig(
+        init_from=start,
+        data={"train": path, "validation": path, "test": path, "max_length": 32},
+        optimizer={"learning_rate": 1e-3},
+        train={"epochs": 2, "global_batch_size": 8, "micro_batch_size": 8, "precision": "fp32"},
+    )
+    finetune.finetune(config, output=tmp_path / "tuned", device="cpu")
+    tuned = (tmp_path / "tuned" / "predictions" / "predictions.tsv").read_text().split("\n")
+    predict.main(
+        [
+            *("--model", str(tmp_path / "tuned" / "model"), "--input", str(path), "--output", str(tmp_path / "out")),
+            *("--set", "output=predictions.tsv", "--set", "batching.precision=fp32"),
+        ]
+    )
+    predicted = (tmp_path / "out" / "predictions.tsv").read_text().split("\n")
+    assert [line.split("\t")[1:] for line in tuned[1:-1]] == [line.split("\t")[:1] for line in predicted[1:-1]]
+    assert {line.partition("\t")[2] for line in tuned[1:-1]} <= {"one\\ttab", "two\\nlines\\\\"}

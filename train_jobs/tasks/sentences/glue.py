@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from train_jobs.artifacts.csv_tables import tsv_text
 from train_jobs.artifacts.files import NewFile
 from train_jobs.config import DataError
 from train_jobs.config.tasks import GLUE_SUITE, GLUE_TASKS, SentenceTask
@@ -199,7 +200,7 @@ def _base_rate(sets: Mapping[str, Mapping[str, Any]], cell: Cell) -> float | Non
 
 
 def predictions_text(task: SentenceTask, predictions: Sequence[float]) -> str:
-    """Return the text of a prediction file: class names, or numbers, for GLUE with three decimals.
+    """Return the text of a prediction file: class names (see `tsv_text`), or numbers, for GLUE with three decimals.
 
     Args:
         task: task of the predictions.
@@ -221,7 +222,7 @@ def collect_predictions(output: Path) -> dict[str, list[float]]:
 
 def read_predictions(task: SentenceTask, path: Path) -> list[float]:
     """Read a prediction file that `predictions_text` created."""
-    ids = {name: number for number, name in enumerate(task.labels)}
+    ids = {tsv_text(name): number for number, name in enumerate(task.labels)}
     written = (line.split("\t")[1] for line in path.read_text(encoding="utf-8").splitlines()[1:])
     return [float(value) if task.regression else ids[value] for value in written]
 
@@ -268,5 +269,5 @@ def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> 
 
 def _written(task: SentenceTask, value: float) -> str:
     if not task.regression:
-        return task.labels[int(value)]
+        return tsv_text(task.labels[int(value)])
     return f"{min(max(value, 0.0), HIGHEST_SIMILARITY):.3f}" if task.suite else repr(float(value))
