@@ -203,7 +203,13 @@ def resume(loop: Loop, config: PretrainConfig | FinetuneConfig) -> None:
             fix="give another --output, or --set resume=auto",
         )
     before = checkpoint.state()
-    if changed := differences(before["config"], loop.policy.checkpoint_extra["config"]):
+    stored, wanted = before["config"], loop.policy.checkpoint_extra["config"]
+    if loop.policy.config.loss_normalization == "micro_batch":
+        # The divisor of the loss follows from the configured micro batch, and the loop keeps the checkpoint's. A
+        # configuration can leave its size out, so the numbers in use are compared instead of the keys.
+        stored = _with_micro_batch(stored, before["loop"]["micro_batch_size"])
+        wanted = _with_micro_batch(wanted, loop.given_micro_batch)
+    if changed := differences(stored, wanted):
         raise ConflictError(
             "the checkpoint in the output folder has another configuration",
             facts={"where": checkpoint.folder, "changed": "; ".join(changed)},
@@ -284,6 +290,11 @@ def without_default_micro_batch(sections: dict[str, Any]) -> None:
     # The checkpoint has the size that was taken; the default may differ on the machine of a resumed run.
     if sections["train"]["micro_batch_size"] is None:
         del sections["train"]["micro_batch_size"]
+
+
+def _with_micro_batch(sections: Mapping[str, Any], size: int | None) -> dict[str, Any]:
+    """Return the sections of a configuration with this micro batch."""
+    return {**sections, "train": {**sections["train"], "micro_batch_size": size}}
 
 
 def trajectory(config: PretrainConfig, store: str, rule: TextRule | None = None) -> dict[str, Any]:

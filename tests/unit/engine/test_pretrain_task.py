@@ -320,6 +320,46 @@ def test_resume_with_incompatible_config_is_refused(
     assert loop.state.step == 0
 
 
+def with_means(micro: int | None) -> PretrainConfig:
+    """Return a configuration whose loss is the mean of the means of micro batches."""
+    return config_with(train={"micro_batch_size": micro, "loss_normalization": "micro_batch"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [(4, None, "4 -> 32"), (4, 32, "4 -> 32"), (4, 2, "4 -> 2"), (None, 4, "32 -> 4")],
+)
+def test_other_micro_batch_of_mean_of_means_is_refused(
+    store: TokenStore, tmp_path: Path, before: int | None, after: int | None, named: str
+) -> None:
+    loop_for(with_means(before), store, tmp_path).run()
+    again = loop_for(with_means(after), store, tmp_path)
+    with pytest.raises(ConflictError) as caught:
+        resume(again, with_means(after))
+    assert caught.value.facts["changed"] == f"train.micro_batch_size: {named}"
+
+
+@pytest.mark.parametrize(("before", "after"), [(32, None), (None, 32), (None, None)])
+def test_default_micro_batch_of_mean_of_means_is_kept(
+    store: TokenStore, tmp_path: Path, before: int | None, after: int | None
+) -> None:
+    loop_for(with_means(before), store, tmp_path).run()
+    again = loop_for(with_means(after), store, tmp_path)
+    resume(again, with_means(after))
+    assert (again.state.step, again.micro_batch_size) == (4, 32)
+
+
+def test_micro_batch_in_use_is_compared(store: TokenStore, tmp_path: Path) -> None:
+    """A checkpoint whose configuration names no micro batch has the size that its loop used."""
+    config = with_means(None)
+    loop = loop_for(config, store, tmp_path)
+    loop.state.micro_batch_size = 4
+    loop.run()
+    with pytest.raises(ConflictError) as caught:
+        resume(loop_for(config, store, tmp_path), config)
+    assert caught.value.facts["changed"] == "train.micro_batch_size: 4 -> 32"
+
+
 @pytest.mark.parametrize(("device", "expected"), [("cpu", 2), ("NVIDIA H200", None)])
 def test_probed_micro_batch_is_kept_on_same_device(
     store: TokenStore, tmp_path: Path, device: str, expected: int | None, capsys: pytest.CaptureFixture[str]
