@@ -158,7 +158,8 @@ def _require_same(world: World, digest: str, what: str, facts: dict[str, object]
 def check_batch(config: PretrainConfig, output: Path, *, world_size: int, on_cpu: bool) -> None:
     """Require that the global batch divides among the processes; called before anything is prepared.
 
-    A resumed run may have another number of processes; their shares of the batch are then uneven.
+    A resumed run may have another number of processes; their shares of the batch are then uneven. With
+    `train.loss_normalization: micro_batch` all micro batches must keep the same size.
 
     Args:
         config: configuration of the run.
@@ -167,14 +168,22 @@ def check_batch(config: PretrainConfig, output: Path, *, world_size: int, on_cpu
         on_cpu: whether training runs on CPUs.
 
     Raises:
-        SpecError: the batch of a new run does not divide, or there are fewer sequences than processes.
+        SpecError: the batch of a new run does not divide, there are fewer sequences than processes, or the micro
+            batches of a resumed run would differ in size.
     """
+    possible = config.train.resumable_world_sizes()
     if not has_checkpoint(output):
         config.train.on_device(on_cpu=on_cpu).accumulation_steps(world_size)
     elif config.train.global_batch_size < world_size:
         raise SpecError(
             f"train.global_batch_size {config.train.global_batch_size} is less than the {world_size} processes",
             fix=f"start at most {config.train.global_batch_size} processes",
+        )
+    elif possible and world_size not in possible:  # none is possible: the micro batch changed, which `resume` refuses
+        raise SpecError(
+            f"cannot resume with {world_size} processes: micro batches of unequal size would have equal weight",
+            facts={"possible": ", ".join(map(str, possible)), "setting": "train.loss_normalization: micro_batch"},
+            fix=f"start {max(size for size in possible if size <= world_size)} processes",
         )
 
 

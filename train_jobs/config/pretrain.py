@@ -7,7 +7,7 @@ micro_batch_size x accumulation_steps x world_size, per optimizer step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -297,6 +297,16 @@ class TrainConfig(CheckedConfig):
             facts={"need": f"a multiple of {unit} = {factors} {world_size}", "nearest": " or ".join(nearest)},
             fix=self._fitting_micro_batch(world_size) or f"--set train.global_batch_size={nearest[-1]}",
         )
+
+    def resumable_world_sizes(self) -> Sequence[int]:
+        """Return the numbers of processes with which a run of these settings can resume, smallest first."""
+        if self.loss_normalization == "global":
+            return range(1, self.global_batch_size + 1)
+        # The means of micro batches have equal weight, so that all must have the same number of sequences.
+        size = self.on_device(on_cpu=True).micro_batch_size
+        assert isinstance(size, int), "the configuration refuses auto"
+        count, rest = divmod(self.global_batch_size, size)
+        return [] if rest else dividing(count, count)
 
     def _fitting_micro_batch(self, world_size: int) -> str | None:
         """Return the flag of a micro batch size that divides the global batch; None if the processes do not."""

@@ -70,7 +70,8 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
         Raises:
             ConflictError: the run completed or is still running, a process of it cannot be ended, or the port is taken.
             StorageError: the run's folder is damaged, or cannot be written.
-            UsageError: `processes` is less than 1, or exceeds the sequences of a global batch.
+            UsageError: `processes` is less than 1, exceeds the sequences of a global batch, or would lead to micro
+                batches of unequal size that have equal weight.
         """
         run = self._existing(name)
         with run.changing("resume"):
@@ -95,15 +96,30 @@ def _with_processes(request: LocalRequest, processes: int, plan: Mapping[str, An
     """Return a request with another number of processes on each node, which share the cores in equal parts.
 
     Raises:
-        UsageError: the number is not positive, or exceeds the sequences of a global batch.
+        UsageError: the number is not positive, exceeds the sequences of a global batch, or would lead to micro batches
+            of unequal size that have equal weight.
     """
+    from train_jobs.config import TrainConfig  # here, since most commands never need it
+
     world_size = request.nodes * processes
-    train = plan["job"].get("train")
-    most = train["global_batch_size"] if train else world_size
-    if not 1 <= world_size <= most:
+    if train := plan["job"].get("train"):
+        keys = train.keys() & {"global_batch_size", "micro_batch_size", "loss_normalization"}
+        sizes = TrainConfig.model_validate({key: train[key] for key in keys}).resumable_world_sizes()
+        most = train["global_batch_size"]
+    else:
+        sizes, most = range(1, world_size + 1), world_size
+    if world_size not in sizes:
+        possible = [size // request.nodes for size in sizes if size % request.nodes == 0]
+        fitting = max((one for one in possible if one <= processes), default=max(possible, default=1))
+        if not 1 <= world_size <= most:
+            raise UsageError(
+                f"cannot run {world_size} processes: the global batch has {most} sequences",
+                fix=f"orchestrator resume {request.name} --processes {fitting}",
+            )
         raise UsageError(
-            f"cannot run {world_size} processes: the global batch has {most} sequences",
-            fix=f"orchestrator resume {request.name} --processes {max(1, most // request.nodes)}",
+            f"cannot run {world_size} processes: micro batches of unequal size would have equal weight",
+            facts={"possible": ", ".join(map(str, possible)), "setting": "train.loss_normalization: micro_batch"},
+            fix=f"orchestrator resume {request.name} --processes {fitting}",
         )
     auto = plan["spec"]["compute"]["threads_per_process"] == "auto"
     threads = max(1, usable_cores() // world_size) if auto else request.threads

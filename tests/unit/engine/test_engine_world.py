@@ -68,3 +68,15 @@ def test_first_submit_indivisible_batch_refused(scenes: Path, tmp_path: Path) ->
     with pytest.raises(SpecError, match="is less than the 9 processes") as caught:
         check_batch(config, scenes / "fewer", world_size=9, on_cpu=True)
     assert caught.value.fix == "start at most 8 processes"
+
+
+def test_resume_with_uneven_micro_batches_refused(scenes: Path) -> None:
+    """Shares of 5, 5 and 6 in micro batches of 4 would have means of 4, 1 and 2 sequences with equal weight."""
+    train = {"global_batch_size": 16, "micro_batch_size": 4, "loss_normalization": "micro_batch"}
+    config = config_with(train=train)
+    for possible in (1, 2, 4):
+        check_batch(config, scenes / "fewer", world_size=possible, on_cpu=True)
+    with pytest.raises(SpecError, match="cannot resume with 3 processes") as caught:
+        check_batch(config, scenes / "fewer", world_size=3, on_cpu=True)
+    assert caught.value.facts["possible"] == "1, 2, 4"
+    assert caught.value.fix == "start 2 processes"

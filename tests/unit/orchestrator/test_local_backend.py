@@ -266,6 +266,21 @@ def test_resume_with_processes_exceeding_batch_refused(tmp_path: Path, processes
         DebugBackend(tmp_path).resume("stopped", processes=2)
 
 
+MEANS = {"global_batch_size": 16, "micro_batch_size": 4, "loss_normalization": "micro_batch"}
+
+
+@pytest.mark.parametrize(("processes", "fix"), [(3, 2), (5, 4)])
+def test_resume_with_uneven_micro_batches_refused(tmp_path: Path, processes: int, fix: int) -> None:
+    run = make_run(tmp_path, "stopped", RunState.CANCELLED, plan={"job": {"train": MEANS}})
+    write_local_request(run, processes_per_node=2)
+    before = (run.path / "request.json").read_bytes()
+    with pytest.raises(UsageError, match=f"cannot run {processes} processes") as caught:
+        LocalBackend(tmp_path).resume("stopped", processes=processes)
+    assert caught.value.facts["possible"] == "1, 2, 4"
+    assert caught.value.fix == f"orchestrator resume stopped --processes {fix}"
+    assert (run.path / "request.json").read_bytes() == before
+
+
 def test_exit_codes_are_in_order_of_the_ranks_ends(tmp_path: Path) -> None:
     for rank, code, ended in ((0, 1, 20), (1, -9, 10), (2, 0, 30)):
         (tmp_path / f"rank-{rank}").write_text(f"{code}\n")
