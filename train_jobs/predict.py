@@ -45,8 +45,9 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.evaluation.scored_rows import SCORED_ROWS, scored_rows_text
 from train_jobs.inference.input_windows import Input, RowWindow, SquadReader, open_readers, read_input
+from train_jobs.inference.int8_agreement import Agreement
 from train_jobs.inference.loaded_model import load_predictor
-from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel
+from train_jobs.inference.onnx_model import GRAPH_FILE
 from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor
@@ -189,7 +190,7 @@ def predict_windows(job: PredictJob, windows: list[tuple[int, RowWindow]], befor
         Preempted: a process received SIGTERM.
     """
     world, began = job.world, time.monotonic()
-    done = Done()
+    done, agreement = Done(), Agreement(job.task)
     mine = windows[world.rank :: world.size]
     rounds = -(-len(windows) // world.size)
     tables = read_ahead(job.input, [window for _, window in mine])
@@ -199,6 +200,7 @@ def predict_windows(job: PredictJob, windows: list[tuple[int, RowWindow]], befor
             part, window = mine[number]
             with world.activity.doing("window", step=part):
                 found = job.task.predict(table := next(tables), window.first)
+                agreement.add(table, window.first, found.records)
                 kept = ({name: table.columns[name][row] for name in job.config.data.keep} for row in range(len(table)))
                 records = [{**some, **record} for some, record in zip(kept, found.records, strict=True)]
                 job.parts.write(part, records, {**found.score_inputs, CUT: found.truncated})
@@ -210,6 +212,8 @@ def predict_windows(job: PredictJob, windows: list[tuple[int, RowWindow]], befor
         report(job, done, before, metrics)
         if shared[1] and number + 1 < rounds:
             raise job.stop.preempted()
+    if agreement.rows:
+        world.log(str(agreement))
     return done
 
 
@@ -248,9 +252,6 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
     if done.rows:  # else earlier starts predicted everything, and this one measured nothing
         seconds, rate = done.seconds, done.rows / max(done.seconds, 1e-6)
         result |= {"seconds": round(seconds, 3), "rows_per_second": round(rate, 1)}
-    model = job.task.forward.model
-    if isinstance(model, OnnxModel) and model.agreement is not None:
-        print(model.agreement, flush=True)
     if config.evaluate:
         scores = job.task.scores(score_inputs)
         result |= {"metrics": scores, **job.task.score_details(score_inputs)}

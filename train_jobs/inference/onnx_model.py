@@ -2,12 +2,13 @@
 
 The graph is FOLDER/model.onnx, as `train_jobs.tools.onnx` writes it. It computes in fp32, and its results are compared
 with torch before it is used, so a graph of other weights is noticed. With int8, weights are quantised when it is loaded
-(Jacob et al. 2018, as onnxruntime's dynamic quantisation does it), and the first sequences are computed both ways, to
-report the agreement.
+(Jacob et al. 2018, as onnxruntime's dynamic quantisation does it).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,29 +26,7 @@ from train_jobs.inference.model_folder import Folder, Model
 
 GRAPH_FILE = "model.onnx"
 TOLERANCE = 1e-4
-COMPARED = 256  # sequences that int8 and fp32 both compute
 INSTALL = 'pip install "bert-orchestrator[onnx]"'
-
-
-class Agreement:
-    """Agreement of int8 with fp32 over the first sequences."""
-
-    def __init__(self) -> None:
-        self.sequences = self.answers = self.same = 0
-        self.largest = 0.0
-
-    def add(self, exact: Tensor, found: Tensor) -> None:
-        """Count the outputs of a batch, [B, ..., N]: an answer is the largest of the last dimension."""
-        self.sequences += len(exact)
-        same = exact.argmax(-1) == found.argmax(-1)
-        self.answers, self.same = self.answers + same.numel(), self.same + int(same.sum())
-        self.largest = max(self.largest, float((exact - found).abs().max()))
-
-    def __str__(self) -> str:
-        return (
-            f"int8       {self.same / max(self.answers, 1):.1%} of the answers as in fp32, largest difference"
-            f" {self.largest:.2g}, over the first {self.sequences} sequences"
-        )
 
 
 class OnnxModel(nn.Module):
@@ -58,6 +37,7 @@ class OnnxModel(nn.Module):
         int8: quantise the weights.
 
     Attributes:
+        int8: whether the weights are quantised.
         many: model for batches of several sequences. None: the graph computes them too.
 
     Raises:
@@ -73,7 +53,7 @@ class OnnxModel(nn.Module):
         self.register_parameter("place", nn.Parameter(torch.empty(0), requires_grad=False))
         self._exact = _session(folder.path / GRAPH_FILE)
         self._session = quantised(folder.path / GRAPH_FILE) if int8 else self._exact
-        self.agreement = Agreement() if int8 else None
+        self.int8 = int8
 
     @property
     def bert(self) -> OnnxModel:
@@ -90,10 +70,16 @@ class OnnxModel(nn.Module):
             return found
         assert packing is None, "the graph takes padded sequences"
         arrays = _arrays(input_ids, token_type_ids, attention_mask)
-        result = self._run(self._session, arrays)
-        if self.agreement is not None and self.agreement.sequences < COMPARED:
-            self.agreement.add(self._run(self._exact, arrays), result)
-        return result
+        return self._run(self._session, arrays)
+
+    @contextmanager
+    def in_fp32(self) -> Iterator[None]:
+        """Compute with the weights in fp32 inside the context, also with int8."""
+        before, self._session = self._session, self._exact
+        try:
+            yield
+        finally:
+            self._session = before
 
     def agrees(self, exact: Model, folder: Folder) -> bool:
         """Return whether the graph in fp32 and the weights of its folder give the same results, within `TOLERANCE`.

@@ -79,6 +79,19 @@ class Predictor(ABC):
     def fields(self) -> dict[str, Any]:
         """Return name -> type of a record's fields, as `prediction_files.arrow_type` reads types."""
 
+    @property
+    def is_number(self) -> bool:
+        """Whether the answer of a record consists of numbers."""
+        return False
+
+    def answer(self, record: Record) -> Any:
+        """Return the answer in a record of `predict`, without its probabilities.
+
+        Raises:
+            AssertionError: this kind of prediction cannot run in int8, so that its answers are never compared.
+        """
+        raise AssertionError(f"{type(self).__name__} does not run in int8")
+
     def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
         """Return metrics from the `score_inputs` of all windows.
 

@@ -73,6 +73,10 @@ class TagPredictor(Predictor):
             score_inputs = {"gold": gold, "predicted": [one.tags for one in found], "rows": ids}
         return Predicted(records, score_inputs)
 
+    def answer(self, record: Record) -> Any:
+        found = [{name: one[name] for name in one if name != "probability"} for one in record["entities"]]
+        return record.get("tags"), found
+
     def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
         gold, predicted = ([tags for one in score_inputs for tags in one[key]] for key in ("gold", "predicted"))
         right = sum(a == b for rows in zip(gold, predicted, strict=True) for a, b in zip(*rows, strict=True))
@@ -223,6 +227,9 @@ class AnswerPredictor(Predictor):
             score_inputs["answers"] = {one.id: one.best for one in found}
             score_inputs["null_odds"] = {one.id: one.null_odds for one in found}
         return Predicted([self._record(one) for one in found], score_inputs)
+
+    def answer(self, record: Record) -> Any:
+        return record["answer"], record["begin"]
 
     def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
         questions = [question for reader in self.squad for question in reader.squad.questions]

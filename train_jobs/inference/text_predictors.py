@@ -85,6 +85,11 @@ class LabelPredictor(Predictor):
         records = [{"value": rounded(row[0])} if self.is_number else self._classes(row) for row in logits]
         return Predicted(records, self._score_inputs(table, logits) if self.config.evaluate else {}, cut)
 
+    def answer(self, record: Record) -> Any:
+        if self.is_number:
+            return record["value"]
+        return sorted(record["labels"]) if self.folder.problem == SEVERAL_LABELS else record["label"]
+
     def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
         labels = np.concatenate([one["labels"] for one in score_inputs])
         predictions = np.concatenate([one["predictions"] for one in score_inputs])
@@ -332,10 +337,17 @@ class VectorPredictor(Predictor):
         if config.evaluate:
             raise SpecError(f"cannot score embeddings: {folder.path} has no head", fix="--set evaluate=false")
 
+    @property
+    def is_number(self) -> bool:
+        return True
+
     def predict(self, table: RowTable, first: int) -> Predicted:
         sequences, cut = self.tokens(table)
         found = self.forward.map(sequences, self._vectors)
         return Predicted([{"embedding": vector} for vector in found], {}, cut)
+
+    def answer(self, record: Record) -> Any:
+        return record["embedding"]
 
     def fields(self) -> dict[str, Any]:
         return {"embedding": (np.float32, self.folder.shape.hidden_size)}

@@ -16,7 +16,7 @@ from conftest import Run
 from train_jobs.artifacts.layers import ConfigLayer, build, merge
 from train_jobs.config import SpecError
 from train_jobs.config.predict import PredictConfig
-from train_jobs.inference import onnx_model
+from train_jobs.inference import int8_agreement, onnx_model
 from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel
 from train_jobs.predict import identity
@@ -88,17 +88,74 @@ def test_onnx_predictions_equal_torch(
     np.testing.assert_allclose(numbers(found), numbers(expected), atol=1e-4)
 
 
+def answer_of(record: dict[str, Any]) -> Any:
+    """Return the answer of a record of any kind but numbers, without probabilities."""
+    if "entities" in record:
+        return [(one["type"], one["begin"], one["end"]) for one in record["entities"]]
+    return (record["answer"], record["begin"]) if "answer" in record else record["label"]
+
+
+def int8_line(printed: str) -> str:
+    return next(line for line in printed.splitlines() if line.startswith("int8 "))
+
+
 @pytest.mark.long
-def test_int8_prints_its_agreement(
-    classifier: Path, run: Run, texts: list[str], jsonl: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("batch_tokens", [64, 2048])
+@pytest.mark.parametrize(
+    "kind", ["BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering"]
+)
+def test_int8_agreement_is_that_of_written_answers(
+    exported: Saved,
+    run: Run,
+    texts: list[str],
+    jsonl: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    batch_tokens: int,
 ) -> None:
-    found = run(classifier, jsonl([{"text": text} for text in texts]), runtime="onnx", int8=True)
-    exact = run(classifier, jsonl([{"text": text} for text in texts]), runtime="torch", resume="never")
-    said = capsys.readouterr().out
-    assert "of the answers as in fp32" in said
-    assert "over the first 25 sequences" in said
-    differences = np.abs(np.array(numbers(found)) - np.array(numbers(exact)))
-    assert 0 < differences.max() < 0.2  # int8 is not the fp32 graph, and not nonsense
+    """Windows have 10 rows, and 15 rows are compared."""
+    monkeypatch.setattr(int8_agreement, "COMPARED", 15)
+    asked = kind == "BertForQuestionAnswering"
+    tags = {"id2label": {0: "O", 1: "B-X"}, "label2id": {"O": 0, "B-X": 1}}
+    model = exported(kind, **({} if asked else NAMES if "Sequence" in kind else tags))
+    source = jsonl([{"question": "w1 w2", "context": text} if asked else {"text": text} for text in texts])
+    batching = {"batch_tokens": batch_tokens, "window": 10}
+    exact = run(model, source, runtime="onnx", batching=batching)
+    capsys.readouterr()
+    found = run(model, source, runtime="onnx", int8=True, resume="never", batching=batching)
+    assert found != exact, "int8 is another graph"
+    same = sum(answer_of(one) == answer_of(other) for one, other in zip(found[:15], exact[:15], strict=True))
+    line = int8_line(capsys.readouterr().out)
+    assert line == f"int8       {same / 15:.1%} of the answers as in fp32, over 15 rows"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "task", "column"),
+    [("BertForSequenceClassification", "auto", "value"), ("BertModel", "embeddings", "embedding")],
+)
+def test_int8_agreement_of_numbers_is_their_difference(
+    exported: Saved,
+    run: Run,
+    texts: list[str],
+    jsonl: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    task: str,
+    column: str,
+) -> None:
+    model = exported(kind, task, **({"num_labels": 1} if task == "auto" else {}))
+    source = jsonl([{"text": text} for text in texts])
+    exact = run(model, source, runtime="onnx", task=task)
+    capsys.readouterr()
+    found = run(model, source, runtime="onnx", task=task, int8=True, resume="never")
+    largest = max(
+        np.abs(np.subtract(one[column], other[column])).max() for one, other in zip(found, exact, strict=True)
+    )
+    line = int8_line(capsys.readouterr().out)
+    assert largest > 0
+    assert line == f"int8       largest difference from fp32 {largest:.2g}, over {len(texts)} rows"
 
 
 def test_server_uses_graph_for_single_texts_only(classifier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
