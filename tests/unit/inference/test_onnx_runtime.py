@@ -6,12 +6,11 @@ import importlib.util
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import Run
 
 from train_jobs.artifacts.layers import ConfigLayer, build, merge
 from train_jobs.config import SpecError
@@ -23,6 +22,9 @@ from train_jobs.predict import identity
 from train_jobs.readers.tables import RowTable
 from train_jobs.tools import onnx as export
 from train_jobs.tools import serve
+
+if TYPE_CHECKING:
+    from conftest import Run  # not at run time, when another folder's conftest may have this name
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 pytestmark = pytest.mark.skipif(not INSTALLED, reason='needs onnxruntime: pip install -e ".[onnx]"')
