@@ -15,11 +15,11 @@ from orchestrator.support.errors import ConflictError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Submission
+    from orchestrator.backends.sweep_service import NativeSweep
     from orchestrator.jobs.base import Plan
-    from orchestrator.runs.status import Handle, RunState, RunStatus
+    from orchestrator.runs.status import Handle, RunStatus
     from orchestrator.runs.tracked_run import Synced
     from orchestrator.specs.job import JobSpec
-    from orchestrator.specs.settings import Settings
     from orchestrator.specs.sweep_spec import SweepSpec
     from orchestrator.support.finding import Finding
     from train_jobs.artifacts.layers import KeyPath
@@ -239,6 +239,10 @@ class SupervisesSweeps(Capability):
         """Delete the schedule of a sweep; without an error if it does not exist."""
 
     @abstractmethod
+    def supervises_sweep(self, place: str, name: str) -> bool:
+        """Return whether a sweep has a schedule."""
+
+    @abstractmethod
     def read_sweep(self, place: str, name: str) -> tuple[bytes, str]:
         """Return the archive of a sweep's folder and its version.
 
@@ -259,6 +263,10 @@ class SupervisesSweeps(Capability):
         Raises:
             ConflictError: it has another version.
         """
+
+    @abstractmethod
+    def delete_sweep(self, place: str, name: str) -> None:
+        """Delete the archive of a sweep's folder; without an error if it does not exist."""
 
 
 class RoutesTraffic(Capability):
@@ -498,38 +506,6 @@ class ReadsJobFiles(Capability):
         Raises:
             SpecError: all its problems, each with its line.
         """
-
-
-class NativeTrial(NamedTuple):
-    """One trial of a sweep that a service drives."""
-
-    number: int
-    """From 0, in the order of their start."""
-    settings: Settings
-    """Settings that the service chose."""
-    status: RunStatus
-    """Of its run."""
-    reports: Sequence[float]
-    """Values of the objective, in the order of the reports."""
-
-
-class NativeSweep(NamedTuple):
-    """A sweep as the service that drives it reports it."""
-
-    state: RunState
-    """Of the sweep."""
-    reason: str | None
-    """Error that the service gives for its end."""
-    ended: float | None
-    """Seconds since the epoch; None while it runs."""
-    cancelled: bool
-    """Whether a user cancelled it."""
-    best: int | None
-    """Number of the trial that the service calls the best."""
-    mlflow_run_id: str | None
-    """Parent of the trials' runs in MLflow."""
-    trials: Sequence[NativeTrial]
-    """Trials that have begun and were not known before, by number."""
 
 
 class SweepsNatively(Capability):

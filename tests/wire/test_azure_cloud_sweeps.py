@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 import yaml
 
 from orchestrator.backends import load_backend, require
-from orchestrator.backends.capabilities import SupervisesSweeps
+from orchestrator.backends.azure.wire.control_plane import Wire
+from orchestrator.backends.capabilities import SupervisesSweeps, UnknownError
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ConflictError, SpecError
+from orchestrator.support.errors import ConflictError, SpecError, UserError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweep import Sweep
 from orchestrator.sweeps.driver import cloud
@@ -228,6 +230,103 @@ def test_sweep_of_local_text_is_refused(submit: Any, azure: AzureDouble, tmp_pat
     with pytest.raises(SpecError, match="its trials need text of this machine"):
         submit(azure={"supervise": "cloud"}, data={"text": ["corpus.txt"]})
     assert (jobs(azure), schedules(azure)) == ([], [])
+
+
+def kept(tmp_path: Path) -> list[Sweep]:
+    return Orchestrator(home=tmp_path / "home", environ={}).sweeps.all()
+
+
+def archives(azure: AzureDouble) -> list[Path]:
+    return [*azure.folder().glob("orchestrator/sweeps/**/*.zip")]
+
+
+@pytest.fixture
+def lost_start(
+    submit: Any, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[bool, bool], Sweep]:
+    """Return a function that submits a sweep whose archive and schedule get no answer: each arrives or does not."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+    def run(archive: bool, schedule: bool) -> Sweep:
+        put = Wire.put_schedule
+
+        def put_schedule(wire: Wire, name: str, body: dict[str, Any]) -> None:
+            azure.fail_next("GET *" if schedule else "PUT *schedules*", status=503, retry_after=0.01, times=99)
+            put(wire, name, body)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Wire, "put_schedule", put_schedule)
+            if not archive:
+                azure.fail_next("PUT *state.zip*", status=503, times=99)
+            with pytest.raises(UnknownError, match="cannot find out whether") as failure:
+                submit()
+        azure.faults.clear()
+        (sweep,) = kept(tmp_path)
+        assert failure.value.fix == f"orchestrator sweep show {sweep.name}"
+        return sweep
+
+    return run
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("archive", "schedule"), [(False, False), (True, False), (True, True)])
+def test_unknown_start_is_completed_by_same_command(
+    lost_start: Any, submit: Any, azure: AzureDouble, step: Any, archive: bool, schedule: bool
+) -> None:
+    sweep = lost_start(archive, schedule)
+    assert (len(archives(azure)), len(schedules(azure))) == (archive, schedule)
+    status = sweep.status()
+    assert (status.state, status.reason is None) == (RunState.RUNNING, schedule)
+    again = submit()
+    assert (again.name, again.created) == (sweep.name, not schedule)
+    assert schedules(azure) == [f"supervise-{sweep.name}"]
+    assert sweep.status().reason is None
+    assert step(sweep) == RunState.RUNNING
+    assert len(jobs(azure)) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("archive", [False, True])
+def test_cancel_of_unknown_start_ends_a_late_schedule(
+    lost_start: Any, azure: AzureDouble, step: Any, archive: bool
+) -> None:
+    sweep = lost_start(archive, False)
+    sweep.cancel()
+    assert sweep.status().state == RunState.CANCELLED
+    store, where = cloud.CloudControl(sweep.folder, sweep.folder.path.parents[1])._store, "double"
+    store.start_sweep_supervision(where, sweep.name, cloud.CloudRecord.read(sweep.folder).schedule)
+    assert step(sweep) == RunState.CANCELLED
+    assert (jobs(azure), schedules(azure)) == ([], [])
+
+
+def test_unknown_start_leaves_a_sweep_of_others_alone(lost_start: Any, azure: AzureDouble, step: Any) -> None:
+    """Another machine has started a sweep of the same name meanwhile."""
+    sweep = lost_start(True, False)
+    folder = sweep.folder
+    folder.write_record(folder.record().model_copy(update={"created": 1.0}))
+    with pytest.raises(ConflictError, match=f"the workspace has another sweep {sweep.name}"):
+        sweep.cancel()
+    assert step(sweep) == RunState.RUNNING
+
+
+@pytest.mark.parametrize("fault", ["PUT *state.zip*", "PUT *schedules*", "GET *schedules*"])
+def test_refused_start_leaves_nothing(submit: Any, azure: AzureDouble, tmp_path: Path, fault: str) -> None:
+    azure.fail_next(fault, status=400, message="no such thing")
+    with pytest.raises(UserError) as failure:
+        submit()
+    assert not isinstance(failure.value, UnknownError)
+    assert (kept(tmp_path), archives(azure), schedules(azure)) == ([], [], [])
+    submit()
+    assert len(schedules(azure)) == 1
+
+
+def test_start_refuses_the_archive_of_another_sweep(submit: Any, azure: AzureDouble, tmp_path: Path) -> None:
+    sweep = submit()
+    shutil.rmtree(sweep.folder.path)
+    with pytest.raises(ConflictError) as failure:
+        submit()
+    assert failure.value.fix == "--name with another name"
+    assert (kept(tmp_path), len(archives(azure)), len(schedules(azure))) == ([], 1, 1)
 
 
 @pytest.mark.slow  # each step is a process that plans with the real package

@@ -62,6 +62,10 @@ class AzureCloudSweeps(AzureSweeps, SupervisesSweeps):
         """Delete the schedule."""
         self._wire_at(place).delete_schedule(schedule_name(name))
 
+    def supervises_sweep(self, place: str, name: str) -> bool:
+        """Return whether the workspace has the schedule."""
+        return self._wire_at(place).schedule(schedule_name(name)) is not None
+
     def read_sweep(self, place: str, name: str) -> tuple[bytes, str]:
         """Return the archive and its ETag."""
         return self._files_at(place).read_version(places.sweep_archive(name))
@@ -69,6 +73,10 @@ class AzureCloudSweeps(AzureSweeps, SupervisesSweeps):
     def write_sweep(self, place: str, name: str, content: bytes, version: str | None) -> str:
         """Write the archive if it still has that ETag; return the new one."""
         return self._files_at(place).write_version(places.sweep_archive(name), content, version)
+
+    def delete_sweep(self, place: str, name: str) -> None:
+        """Delete the archive with its folder."""
+        self._files_at(place).delete(places.sweep_archive_folder(name))
 
     def _wire_at(self, place: str) -> Wire:
         return self.wire_to(self.workspace({}, place).require())

@@ -34,8 +34,9 @@ from orchestrator.backends.azure.submission import AzureRequest, body_digest, wi
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Backend, Submission
-from orchestrator.backends.capabilities import NativeSweep, NativeTrial, SweepsNatively
+from orchestrator.backends.capabilities import SweepsNatively
 from orchestrator.backends.run_progress import metric_values
+from orchestrator.backends.sweep_service import NativeSweep, NativeTrial
 from orchestrator.runs.status import SWEEP_TAG
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.settings import Settings, names_files

@@ -42,7 +42,12 @@ def run_folder(run: str) -> str:
 
 def sweep_archive(sweep: str) -> str:
     """Return the path of the archive of a sweep that a schedule takes on."""
-    return f"{ROOT}sweeps/{sweep}/state.zip"
+    return f"{sweep_archive_folder(sweep)}state.zip"
+
+
+def sweep_archive_folder(sweep: str) -> str:
+    """Return the folder that contains only that archive."""
+    return f"{ROOT}sweeps/{sweep}/"
 
 
 def job_folder(run: str) -> str:

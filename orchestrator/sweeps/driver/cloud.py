@@ -10,25 +10,27 @@ same time one stops, and none submits another trial under the same name.
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from orchestrator.backends import load_backend, remember, require
-from orchestrator.backends.capabilities import SupervisesSweeps
+from orchestrator.backends.capabilities import SupervisesSweeps, UnknownError
 from orchestrator.runs.hidden_folders import delete_folder
 from orchestrator.runs.status import RunState, RunStatus
-from orchestrator.support.errors import ConflictError, NotFoundError, SpecError, UserError
+from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, SpecError, UserError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.driver.control import DriverControl, check_secrets, make_sweep
 from orchestrator.sweeps.driver.driver import Driver, LiveTrial
 from orchestrator.sweeps.driver.history import WarmStart
-from orchestrator.sweeps.driver.sweep_folder import CLOUD, STUDY, SweepFolder
+from orchestrator.sweeps.driver.sweep_folder import CLOUD, STARTING, STUDY, SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
 from train_jobs.artifacts.files import write_text
 from train_jobs.config.fields import Config
@@ -49,6 +51,11 @@ class CloudRecord(Config):
     """Workspace, as in handles of its trials' runs."""
     schedule: dict[str, Any]
     """Body of its schedule."""
+
+    @classmethod
+    def read(cls, folder: SweepFolder) -> CloudRecord:
+        """Return the record in a sweep's folder."""
+        return cls.model_validate_json((folder.path / CLOUD).read_text())
 
 
 def pack(folder: SweepFolder) -> bytes:
@@ -73,6 +80,12 @@ def unpack(content: bytes, folder: SweepFolder) -> None:
                 (folder.path / name).unlink(missing_ok=True)
 
 
+def _created(content: bytes) -> float:
+    """Return when the sweep of an archive was created; the rest of its record may change."""
+    with ZipFile(io.BytesIO(content)) as archive:
+        return float(json.loads(archive.read("sweep.json"))["created"])
+
+
 def start_sweep(record: SweepRecord, trial: Submission, home: Path, history: WarmStart) -> SweepFolder:
     """Create a sweep here and at its backend, and start its schedule.
 
@@ -84,6 +97,7 @@ def start_sweep(record: SweepRecord, trial: Submission, home: Path, history: War
 
     Raises:
         SpecError: its trials need something of this machine.
+        UnknownError: it is unknown whether the backend has the sweep; its folder stays.
         UserError: the backend refused; nothing remains.
     """
     backend = load_backend(record.trial["backend"], home)
@@ -103,15 +117,62 @@ def start_sweep(record: SweepRecord, trial: Submission, home: Path, history: War
     folder = make_sweep(record, home, history=history)
     try:
         place, schedule = store.stage_sweep_supervision(trial)
-        where = CloudRecord(backend=backend.name, place=place, schedule=schedule)
-        write_text(folder.path / CLOUD, where.model_dump_json())
-        folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))
-        store.write_sweep(place, record.name, pack(folder), None)
-        store.start_sweep_supervision(place, record.name, schedule)
     except UserError:
         delete_folder(folder.path)
         raise
+    where = CloudRecord(backend=backend.name, place=place, schedule=schedule)
+    write_text(folder.path / CLOUD, where.model_dump_json())
+    folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))
+    _submit(store, folder, where)
     return folder
+
+
+def _submit(store: SupervisesSweeps, folder: SweepFolder, where: CloudRecord) -> None:
+    """Create the archive and the schedule of a new sweep; delete its folder if the backend refuses one of them.
+
+    Raises:
+        ConflictError: the backend has another sweep of that name.
+        UnknownError: it is unknown whether the backend has them; the folder stays.
+        UserError: the backend refused.
+    """
+    # The mark before the requests: if an answer is lost, the sweep may run and cost money, and must be found again.
+    (folder.path / STARTING).touch()
+    archived = False
+    try:
+        _create_archive(store, folder, where.place)
+        archived = True
+        store.start_sweep_supervision(where.place, folder.name, where.schedule)
+    except UserError as problem:
+        refused = not isinstance(problem, ServiceError)
+        if refused and (not archived or _withdraw(store, folder.name, where.place)):
+            delete_folder(folder.path)
+            raise
+        raise UnknownError(
+            f"cannot find out whether {where.backend} takes on sweep {folder.name}",
+            facts={"reason": problem.message},
+            fix=f"orchestrator sweep show {folder.name}",
+        ) from problem
+    (folder.path / STARTING).unlink()
+
+
+def _create_archive(store: SupervisesSweeps, folder: SweepFolder, place: str) -> None:
+    content = pack(folder)
+    try:
+        store.write_sweep(place, folder.name, content, None)
+    except ConflictError as problem:
+        # the client sends a request again if its answer was lost, and finds its own archive then
+        if store.read_sweep(place, folder.name)[0] != content:
+            problem.fix = "--name with another name"
+            raise
+
+
+def _withdraw(store: SupervisesSweeps, name: str, place: str) -> bool:
+    """Delete the schedule and the archive of a refused sweep; return whether none remains."""
+    with suppress(UserError):
+        store.end_sweep_supervision(place, name)  # the error may be that of a request after its creation
+        store.delete_sweep(place, name)
+        return True
+    return False
 
 
 class CloudDriver(Driver):
@@ -126,7 +187,7 @@ class CloudDriver(Driver):
     def __init__(self, folder: SweepFolder, home: Path, version: str) -> None:
         super().__init__(folder, home)
         self._store = require(self.backend, SupervisesSweeps)
-        self._place = CloudRecord.model_validate_json((folder.path / CLOUD).read_text()).place
+        self._place = CloudRecord.read(folder).place
         self._version = version
         self._progress: tuple[int, int] | None = None
 
@@ -223,7 +284,7 @@ class CloudControl(DriverControl):
 
     def __init__(self, folder: SweepFolder, home: Path) -> None:
         super().__init__(folder, home)
-        self._where = CloudRecord.model_validate_json((folder.path / CLOUD).read_text())
+        self._where = CloudRecord.read(folder)
         backend = load_backend(self._where.backend, home)
         self._store, self.poll_seconds = require(backend, SupervisesSweeps), backend.poll_seconds
         self._version: str | None = None
@@ -231,7 +292,11 @@ class CloudControl(DriverControl):
     def status(self) -> SweepStatus:
         """Return the status of the last step."""
         self._pull()
-        return sweep_status(self._folder)
+        status = sweep_status(self._folder)
+        if self._folder.unconfirmed():
+            reason = f"{self._where.backend} does not show its schedule; to send it again: {self.resume_command()}"
+            return status.model_copy(update={"reason": reason})
+        return status
 
     def state(self) -> RunState:
         """Return the state of the last step."""
@@ -251,8 +316,25 @@ class CloudControl(DriverControl):
         take_step(self._folder, self._home, self._where.backend, self._where.place)
 
     def _pull(self) -> None:
-        content, self._version = self._store.read_sweep(self._where.place, self._folder.name)
+        """Read the archive; without one, a sweep whose start is unconfirmed is as in its folder here.
+
+        Raises:
+            ConflictError: it is the archive of another sweep of that name.
+        """
+        place, name, unconfirmed = self._where.place, self._folder.name, self._folder.unconfirmed()
+        try:
+            content, version = self._store.read_sweep(place, name)
+        except NotFoundError:
+            if not unconfirmed:
+                raise
+            self._version = None
+            return
+        if unconfirmed and _created(content) != self._folder.record().created:
+            raise ConflictError(f"the workspace has another sweep {name}", fix="--name with another name")
         unpack(content, self._folder)
+        self._version = version
+        if unconfirmed and (self._folder.stored_state().state.terminal or self._store.supervises_sweep(place, name)):
+            (self._folder.path / STARTING).unlink()
 
     def _push(self) -> None:
         # of the last pull: a step that was taken since wrote what this folder lacks
@@ -266,8 +348,10 @@ class CloudControl(DriverControl):
     def _start_again(self) -> None:
         running = {"state": RunState.RUNNING, "reason": None, "ended": None}
         self._folder.write_state(self._folder.stored_state().model_copy(update=running))
+        (self._folder.path / STARTING).touch()
         self._push()
         self._store.start_sweep_supervision(self._where.place, self._folder.name, self._where.schedule)
+        (self._folder.path / STARTING).unlink()
 
 
 def main(arguments: Sequence[str]) -> int:

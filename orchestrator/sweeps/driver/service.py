@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from orchestrator.backends import load_backend, remember
-from orchestrator.backends.capabilities import NativeSweep, NativeTrial, SweepsNatively, UnknownError
+from orchestrator.backends.capabilities import SweepsNatively, UnknownError
+from orchestrator.backends.sweep_service import NativeSweep, NativeTrial
 from orchestrator.runs.hidden_folders import delete_folder
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError

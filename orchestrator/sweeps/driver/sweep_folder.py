@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 STUDY = "study.journal"
 CLOUD = "cloud.json"  # exists only in the folder of a sweep that a schedule of its backend takes on
+STARTING = "starting"  # exists until the backend is known to have the schedule of a sweep in the cloud
 END = "end"  # attribute of a finished trial: its state, reason, outcome, cost and duration
 RESUMED = "resumed"  # attribute of a trial that a later driver continued: when, and its duration until then
 ENDING = "ending"  # attribute of a trial whose runs are being cancelled: its final state and the reason
@@ -72,6 +73,10 @@ class SweepFolder(SupervisedFolder[SweepState]):
     def alive(self, state: SweepState) -> bool:
         """Return whether the driver lives; a sweep that a schedule takes on has one at the next step."""
         return (self.path / CLOUD).is_file() or super().alive(state)
+
+    def unconfirmed(self) -> bool:
+        """Return whether it is unknown if the backend has the schedule that takes the sweep on."""
+        return (self.path / STARTING).is_file()
 
     def has_driver(self) -> bool:
         """Return whether a process or a schedule drives the sweep, on a disk without locks too."""
