@@ -519,6 +519,11 @@ class SweepsNatively(Capability):
     sweep_service: ClassVar[str]
     """Name of the service in messages."""
 
+    @property
+    @abstractmethod
+    def arrival_seconds(self) -> float:
+        """Seconds after a submission without an answer in which its request may still arrive."""
+
     @classmethod
     @abstractmethod
     def refusals(cls, spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:

@@ -12,6 +12,8 @@ import yaml
 from wire_entities import write_sweep
 
 from orchestrator.backends.azure.native_sweeps import alias
+from orchestrator.backends.azure.runs import observer
+from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("small_snapshot")
 
 RATE, STEPS = "optimizer.learning_rate", "train.steps"
 JOB = "PUT management.azure.com*/jobs/*"
+ARRIVING = "Azure's sweep service does not show the sweep yet: its submission may still arrive"
 BANDIT = {"policy": "bandit", "slack_factor": 0.5, "delay": 2}
 
 
@@ -237,8 +240,6 @@ def test_lost_replies_leave_one_sweep(azure: AzureDouble, orchestrator: Orchestr
 def test_unknown_sweep_submission_is_settled_later(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure.wire.control_plane import Wire
-
     azure.reset_next(JOB, when="reply")
     put = Wire.put_job
 
@@ -260,13 +261,13 @@ def test_unknown_sweep_submission_is_settled_later(
 def test_resume_sends_sweep_that_was_not_sent(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure.wire.control_plane import Wire
-
     with monkeypatch.context() as patch:
         patch.setattr(Wire, "put_job", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             submit(orchestrator, {RATE: [0.01, 0.02]})
     sweep = orchestrator.sweeps.attach("@last")
+    assert (sweep.status().state, sweep.status().reason) == (RunState.QUEUED, ARRIVING)
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 0.0)
     assert sweep.status().state == RunState.FAILED
     assert "not submitted" in str(sweep.status().reason)
     with pytest.raises(ConflictError) as refused:
@@ -275,6 +276,41 @@ def test_resume_sends_sweep_that_was_not_sent(
     sweep.resume()
     assert sweep.status().state == RunState.STARTING
     assert sent_jobs(azure) == ([sweep.name], 1)
+
+
+@pytest.mark.usefixtures("without_pause")
+@pytest.mark.parametrize("grace", [90.0, 0.0])
+def test_cancel_reaches_a_sweep_that_arrives_late(
+    azure: AzureDouble,
+    orchestrator: Orchestrator,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    grace: float,
+) -> None:
+    """The request is in transit while the user cancels, and arrives before or after the end of the grace period."""
+    put, sent = Wire.put_job, list[tuple[Any, ...]]()
+    monkeypatch.setattr(observer, "GRACE_SECONDS", grace)
+
+    def delay(*request: Any) -> None:
+        sent.append(request)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Wire, "put_job", delay)
+        with pytest.raises(KeyboardInterrupt):
+            submit(orchestrator, {RATE: [0.01, 0.02]})
+    sweep = orchestrator.sweeps.attach("@last")
+    capsys.readouterr()
+    assert main(["cancel", sweep.name, "--no-wait"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.split() == ["queued" if grace else "cancelled", sweep.name]
+    assert (f"{ARRIVING}; it is cancelled then" in shown.err) == bool(grace)
+    assert not azure.violations
+    put(*sent[0])
+    sweep.status()
+    assert azure.job(sweep.name).status in {"CancelRequested", "Canceled"}
+    azure.move(sweep.name, "Canceled")
+    assert (sweep.status().state, sweep.status().reason) == (RunState.CANCELLED, "it was cancelled")
 
 
 @pytest.mark.usefixtures("without_pause")

@@ -26,8 +26,8 @@ import yaml
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.options import AZURE, Workspace, find_workspace
 from orchestrator.backends.azure.plan_notes import plan_submission
+from orchestrator.backends.azure.runs import observer
 from orchestrator.backends.azure.runs.endings import error_text, seconds, state_of
-from orchestrator.backends.azure.runs.observer import adopt_trial
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.serverless import exported_file, sweep_sections
 from orchestrator.backends.azure.submission import AzureRequest, body_digest, with_secrets
@@ -77,6 +77,11 @@ class AzureSweeps(Backend, SweepsNatively):
         self._runs = home / AZURE
         self._environ = os.environ if environ is None else environ
         self._wires: dict[Workspace, Wire] = {}
+
+    @property
+    def arrival_seconds(self) -> float:
+        """The same period as for a run."""
+        return observer.GRACE_SECONDS
 
     def workspace(self, given: Mapping[str, str | None], name: str | None = None) -> Workspace:
         """Return the workspace that names, variables and config.json give, see `find_workspace`."""
@@ -181,7 +186,9 @@ class AzureSweeps(Backend, SweepsNatively):
     def _trial(self, number: int, child: Body, documents: Mapping[str, str], spec: SweepSpec) -> NativeTrial:
         run, settings = child["run"], settings_of(spec.space, child["given"])
         plan, request = (json.loads(documents[document]) for document in (PLAN, REQUEST))
-        adopt_trial(RecordFolder(self._runs / run), plan, request, settings, seconds(child["created"]) or time.time())
+        observer.adopt_trial(
+            RecordFolder(self._runs / run), plan, request, settings, seconds(child["created"]) or time.time()
+        )
         status = self.describe(run)  # before the reports, so that those of a finished run are complete
         return NativeTrial(number, settings, status, metric_values(self.metrics(run), spec.objective.metric))
 

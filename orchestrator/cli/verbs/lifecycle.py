@@ -63,6 +63,9 @@ def cancel(arguments: argparse.Namespace) -> None:
         return
     lines = [(status.state, status.name, sweep.resume_command()) for status, sweep in zip(ended, sweeps, strict=True)]
     lines += [(status.state, status.handle, f"orchestrator resume {status.name}") for status in statuses]
+    for status in ended:
+        if status.reason and not status.state.terminal:  # the service may not have it yet, or does not answer
+            hint(f"{status.name}: {status.reason}")
     for state, name, resume_command in lines:
         write_line(f"{state.value}  {name}", sys.stdout)
         if state.resumable:

@@ -50,6 +50,8 @@ class ServiceRecord(Config):
 
     confirmed: bool = False
     """Whether the service is known to have the sweep."""
+    intended: float = 0.0
+    """When it was last submitted, seconds since the epoch."""
     cancelled: bool = False
     """Whether its user cancelled it."""
     best: int | None = None
@@ -114,6 +116,7 @@ def _submit(service: SweepsNatively, folder: SweepFolder) -> None:
     Raises:
         UserError: the service refused, or its answer is unknown.
     """
+    _change(folder, intended=time.time(), cancelled=False)
     try:
         service.submit_sweep(_documents(folder))
     except UnknownError as problem:  # it may have accepted: the folder stays, and the next poll finds out
@@ -177,10 +180,16 @@ class ServiceControl(SweepControl):
         return self.status().state
 
     def cancel(self) -> None:
-        """Request the cancellation of the sweep and its trials, unless it has finished."""
-        if not self.state().terminal:
-            # Before the request: the service reports a limit and a cancellation by its user in the same way.
-            _change(self._folder, cancelled=True)
+        """Request the cancellation of the sweep and its trials, unless it has finished.
+
+        A sweep whose submission may still arrive is cancelled by the command that sees it first.
+        """
+        state, confirmed = self.state(), _read(self._folder).confirmed
+        if state.terminal and confirmed:
+            return
+        # Before the request: the service reports a limit and a cancellation by its user in the same way.
+        _change(self._folder, cancelled=True)
+        if confirmed:
             self._service.cancel_sweep(_documents(self._folder))
 
     def resume(self) -> None:
@@ -253,7 +262,9 @@ class ServiceControl(SweepControl):
         if sweep is None:
             if known.confirmed:
                 raise NotFoundError(f"{self._service.sweep_service} no longer has sweep {self._folder.name}")
-            return self._status_of(SweepState(state=RunState.FAILED, reason=NOT_SUBMITTED), [])
+            return self._status_of(self._missing(known), [])
+        if known.cancelled and not sweep.cancelled and not sweep.state.terminal:
+            self._service.cancel_sweep(_documents(self._folder))  # it arrived after its user had cancelled it
         state = self._state_of(sweep, cancelled=known.cancelled)
         cancelled = known.cancelled or sweep.cancelled or state.reason is not None
         histories = {number: row.values for number, row in rows.items()}
@@ -266,6 +277,15 @@ class ServiceControl(SweepControl):
         settled = state.state.terminal and len(finished) == len(shown)
         _change(self._folder, confirmed=True, best=sweep.best, settled=settled)
         return self._status_of(state, shown)
+
+    def _missing(self, known: ServiceRecord) -> SweepState:
+        """Return the state of a sweep that the service does not have, or not yet."""
+        if time.time() - known.intended < self._service.arrival_seconds:
+            reason = f"{self._service.sweep_service} does not show the sweep yet: its submission may still arrive"
+            return SweepState(state=RunState.QUEUED, reason=reason + "; it is cancelled then" * known.cancelled)
+        if known.cancelled:
+            return SweepState(state=RunState.CANCELLED, reason="it was cancelled")
+        return SweepState(state=RunState.FAILED, reason=NOT_SUBMITTED)
 
     def _status_of(self, state: SweepState, rows: list[TrialRow]) -> SweepStatus:
         return status_of(self._folder, self._record, state, rows, _read(self._folder).best)
