@@ -15,12 +15,13 @@ import orchestrator.backends as backends
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunStatus
-from orchestrator.support.errors import ServiceError
+from orchestrator.support.errors import NotFoundError, ServiceError
 from orchestrator.sweeps.driver import driver
 from orchestrator.sweeps.driver.parent import ParentRun
 
 TRIAL = Path(__file__).with_name("quick_trial.py")
 AWAY = "away"  # while this file exists in the home folder, the calls that it lists fail
+GONE = "gone"  # while this file exists in the home folder, the jobs of the runs that it lists are deleted
 
 
 class QuickBackend(LocalBackend):
@@ -31,6 +32,9 @@ class QuickBackend(LocalBackend):
 
     def describe(self, name: str) -> RunStatus:
         self._answer("describe")
+        file = self._home / GONE
+        if file.exists() and name in file.read_text().split():
+            raise NotFoundError(f"job {name} was deleted")
         return super().describe(name)
 
     def metrics(self, name: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
