@@ -11,14 +11,14 @@ import pytest
 
 from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.runs import observer
-from orchestrator.backends.azure.runs.observer import UNCONFIRMED
+from orchestrator.backends.azure.runs.observer import CANCEL_PENDING, CANCELLED_BEFORE, UNCONFIRMED
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ServiceError, StorageError
+from orchestrator.support.errors import AuthError, ServiceError, StorageError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
 from tests.run_folders import make_run
@@ -122,6 +122,88 @@ def test_request_that_arrives_late_is_no_failure(
     assert RunState.FAILED not in states
     assert states[-1] == RunState.STARTING
     assert len(azure.jobs.all()) == 1
+
+
+def die_in_flight(patch: pytest.MonkeyPatch, sent: list[tuple[Wire, str, dict[str, Any]]]) -> Put:
+    """Let the submitter die before Azure processes its request, which `sent` keeps."""
+    put = Wire.put_job
+
+    def dying(wire: Wire, name: str, body: dict[str, Any]) -> None:
+        sent.append((wire, name, body))
+        raise KeyboardInterrupt
+
+    replace_put(patch, dying)
+    return put
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+@pytest.mark.parametrize("look", ["status", "list", "restart"])
+def test_cancel_reaches_a_job_that_appears_later(
+    plan: Plan,
+    home: Path,
+    azure: AzureDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    attempt: int,
+    look: str,
+) -> None:
+    orchestrator = Orchestrator(home=home, environ={})
+    sent: list[tuple[Wire, str, dict[str, Any]]] = []
+    if attempt == 2:
+        orchestrator.submit(plan)
+        azure.move(plan.name, "Failed", PREEMPTED)
+    with monkeypatch.context() as patch:
+        put = die_in_flight(patch, sent)
+        with pytest.raises(KeyboardInterrupt):
+            orchestrator.submit(plan) if attempt == 1 else orchestrator.attach(plan.name).follow_up()
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 90.0)
+    run = orchestrator.attach(plan.name)
+    for _ in range(2):
+        run.cancel()
+    assert capsys.readouterr().err.count(CANCEL_PENDING) == 1
+    assert (run.status().state, run.status().warning) == (RunState.QUEUED, CANCEL_PENDING)
+    put(*sent[0])
+    looks: dict[str, Callable[[], object]] = {
+        "status": run.status,
+        "list": lambda: [*orchestrator.runs()],
+        "restart": run.follow_up,
+    }
+    looks[look]()
+    assert azure.job(sent[0][1]).status == "Canceled"
+    assert run.status().state == RunState.CANCELLED
+    assert run.follow_up()[1]
+    assert len(azure.jobs.all()) == attempt
+
+
+def test_cancelled_run_that_never_arrives_is_cancelled(
+    plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        die_in_flight(patch, [])
+        with pytest.raises(KeyboardInterrupt):
+            Orchestrator(home=home, environ={}).submit(plan)
+    run = Orchestrator(home=home, environ={}).attach(plan.name)
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 90.0)
+    run.cancel()
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 0.0)
+    status, over = run.follow_up()
+    assert (status.state, status.reason, over) == (RunState.CANCELLED, CANCELLED_BEFORE, True)
+    assert azure.jobs.all() == []
+    run.resume()
+    assert run.status().state == RunState.STARTING
+
+
+def test_lost_cancel_of_a_running_job_is_repeated(
+    run: Run, azure: AzureDouble, capsys: pytest.CaptureFixture[str]
+) -> None:
+    azure.move(run.name, "Running")
+    azure.fail_next("POST *jobs/*/cancel", status=403, times=2)
+    with pytest.raises(AuthError):
+        run.cancel()
+    assert run.status().state == RunState.RUNNING
+    assert f"warning: cannot cancel job {run.name}" in capsys.readouterr().err
+    run.status()
+    assert azure.job(run.name).status == "Canceled"
 
 
 def test_fix_of_unknown_submission_finds_the_run(

@@ -18,6 +18,7 @@ from azure.core.exceptions import HttpResponseError
 from orchestrator.backends import require
 from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.cloud_supervisor import look
+from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.capabilities import Resumes
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
@@ -146,6 +147,30 @@ def test_supervisor_respects_the_users_cancel(submit: Submit, azure: AzureDouble
     end(azure, f"{run.name}-a2", PREEMPTED)
     look_once(run)
     assert azure.jobs.get(f"{run.name}-a3") is not None
+
+
+def test_supervisor_cancels_a_job_that_appears_later(
+    submit: Submit, azure: AzureDouble, look_once: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The submitter died with its request in flight, and its user has cancelled the run since."""
+    sent: list[tuple[Wire, str, dict[str, Any]]] = []
+
+    def dying(wire: Wire, name: str, body: dict[str, Any]) -> None:
+        sent.append((wire, name, body))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Wire, "put_job", dying)
+        with pytest.raises(KeyboardInterrupt):
+            submit()
+    run = orchestrator_of(tmp_path).attach(sent[0][1])
+    run.cancel()
+    assert look_once(run) == f"run {run.name} has no job yet"
+    Wire.put_job(*sent[0])
+    look_once(run)
+    assert azure.job(run.name).status == "Canceled"
+    assert look_once(run).startswith(f"run {run.name} is over, cancelled")
+    assert schedules(azure) == []
 
 
 def test_cancel_disables_the_schedule_before_deleting_it(submit: Submit, azure: AzureDouble) -> None:

@@ -13,7 +13,7 @@ from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import report
 from orchestrator.backends.azure.cloud_sweeps import AzureCloudSweeps
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
-from orchestrator.backends.azure.runs.observer import Observer, adopt
+from orchestrator.backends.azure.runs.observer import CANCEL_PENDING, Observer, adopt
 from orchestrator.backends.azure.runs.record import RecordFolder, RunRecord
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.base import REQUEST, SUBMITTED, Progress, Submission
@@ -245,7 +245,10 @@ class AzureBackend(
         return b""
 
     def cancel(self, run: str) -> None:
-        """Ask the newest job to end; Azure sends SIGTERM, and SIGKILL about half a minute later."""
+        """Ask the newest job to end; Azure sends SIGTERM, and SIGKILL about half a minute later.
+
+        The request of a submitter that died may still arrive: the next look at the run cancels a job that appears.
+        """
         observer = self._observe(run)
         record = observer.refresh()
         running = record.last.ended is None
@@ -258,7 +261,12 @@ class AzureBackend(
                 return self.cancel(run)  # another command has changed the record meanwhile
             observer.mark(places.CANCELLED)
         if running:
-            observer.wire.cancel_job(record.last.job)
+            try:
+                observer.wire.cancel_job(record.last.job)
+            except NotFoundError:
+                if not record.cancelled:  # a sweep repeats the cancel at each poll
+                    report(f"warning: {CANCEL_PENDING}")
+                return None  # with its supervisor, which cancels the job too
         self._end_supervision(observer)
         return None
 

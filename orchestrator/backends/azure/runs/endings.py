@@ -31,6 +31,7 @@ STATES = {
     "Failed": RunState.FAILED,
     "Canceled": RunState.CANCELLED,
 }
+ENDING_STATUSES = {"Finalizing", "CancelRequested"}  # of jobs that will end without another request
 LIMIT_TOLERANCE = 60.0  # seconds before a time limit from which a cancellation is attributed to the limit
 # "AzureMLCompute job failed. PreemptionError: Nodes of this job got pre-empted. [...]", with the outer code UserError
 # (github.com/Azure/MachineLearningNotebooks/issues/1242, github.com/microsoft/MLOpsPython/issues/346)

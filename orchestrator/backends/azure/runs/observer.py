@@ -11,9 +11,17 @@ import time
 from pathlib import PurePosixPath
 from typing import Any
 
-from orchestrator.backends.azure import places
+from orchestrator.backends.azure import assets, places
 from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS
-from orchestrator.backends.azure.runs.endings import JobEnding, RankError, ending_of, rank_error, seconds, state_of
+from orchestrator.backends.azure.runs.endings import (
+    ENDING_STATUSES,
+    JobEnding,
+    RankError,
+    ending_of,
+    rank_error,
+    seconds,
+    state_of,
+)
 from orchestrator.backends.azure.runs.record import (
     FORMER_TAG,
     REASON_TAG,
@@ -42,6 +50,8 @@ from train_jobs.artifacts.lineage import METRICS_FILE
 
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
 UNCONFIRMED = "Azure does not show the job yet: its submission may still arrive"
+CANCELLED_BEFORE = "it was cancelled before Azure had the job"
+CANCEL_PENDING = "Azure does not show the job yet: if it appears, the next orchestrator status cancels it"
 REQUEUED = "Azure took its machines away, and started the same job again"
 NO_MACHINES = "its cluster got no machines; the run moves to others"
 GRACE_SECONDS = 90.0  # a request whose sender died may still arrive: longer than any proxy or gateway keeps one
@@ -141,14 +151,16 @@ class Observer:
             if time.time() - attempt.intended < GRACE_SECONDS:
                 return {}
             return {
-                "state": RunState.FAILED,
-                "cause": EndCause.MACHINE,
-                "reason": NOT_ACCEPTED,
+                "state": RunState.CANCELLED if cancelled else RunState.FAILED,
+                "cause": None if cancelled else EndCause.MACHINE,
+                "reason": CANCELLED_BEFORE if cancelled else NOT_ACCEPTED,
                 "ended": attempt.intended,
                 "exit_code": None,
             }
         status = str(job["properties"].get("status"))
         state = state_of(status)
+        if cancelled and not state.terminal and status not in ENDING_STATUSES:
+            self._repeat_cancel(attempt.job)
         found: dict[str, Any] = {"confirmed": True, "state": state}
         # a second request, to the run history, is needed only for the start and the end of an attempt
         if state in {RunState.QUEUED, RunState.STARTING}:
@@ -165,6 +177,13 @@ class Observer:
         if cancelled and found["state"] == RunState.PREEMPTED:
             found |= {"state": RunState.CANCELLED, "cause": None}
         return found
+
+    def _repeat_cancel(self, job: str) -> None:
+        """Cancel a job whose cancel is on record: it appeared later, or the request for it was lost."""
+        try:
+            self.wire.cancel_job(job)
+        except UserError as problem:  # the status is known all the same, and the next look tries again
+            assets.report(f"warning: cannot cancel job {job}: {problem.message}; trying again")
 
     def _job_of(self, attempt: AzureAttempt) -> dict[str, Any] | None:
         """Return the job of an attempt; None: Azure does not have it (yet).
@@ -293,10 +312,10 @@ class Observer:
         name = PurePosixPath(result["store"]).name
         return places.datastore_uri(self.request["datastore"], f"{places.TOKEN_STORES}{name}")
 
-    def _queue_problem(self, last: AzureAttempt) -> str | None:
+    def _queue_problem(self, record: RunRecord) -> str | None:
         """Return the reason why the cluster has no machine for a queued job, if Azure reports one."""
-        if not last.confirmed:
-            return UNCONFIRMED
+        if not record.last.confirmed:
+            return CANCEL_PENDING if record.cancelled else UNCONFIRMED
         name = self.request["cluster"]["name"]
         if name == SERVERLESS:
             return None  # Azure reports no reason for it
@@ -326,7 +345,7 @@ class Observer:
         world = range(self.request["nodes"] * self.request["processes_per_node"])
         status = RunStatus(
             **self._recorded_facts(record),
-            warning=self._queue_problem(last) if state == RunState.QUEUED else _slow_rank(reports, last.started),
+            warning=self._queue_problem(record) if state == RunState.QUEUED else _slow_rank(reports, last.started),
             eta=Target.from_plan(self.plan).eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
             store=self.store(),
