@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -523,11 +523,12 @@ class Driver:
             return status is not None and not status.state.terminal
         return True
 
-    @reporting_outages()
     def _request_cancel(self, name: str) -> None:
-        """Cancel a run; after an outage, the next poll finds it live and tries again."""
-        with suppress(NotFoundError):  # its job was deleted meanwhile
+        """Cancel a run; after an outage or a refusal, the next poll finds it live and tries again."""
+        try:
             self.backend.cancel(name)
+        except UserError as problem:  # an error here would leave the other runs without their cancel
+            print(problem, file=sys.stderr, flush=True)
 
     def _set_attribute(self, number: int, key: str, value: Any) -> None:
         """Write an attribute of a trial, through the storage: Optuna's public interface needs a live `Trial`."""

@@ -15,13 +15,14 @@ import orchestrator.backends as backends
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunStatus
-from orchestrator.support.errors import NotFoundError, ServiceError
+from orchestrator.support.errors import AuthError, NotFoundError, ServiceError
 from orchestrator.sweeps.driver import driver
 from orchestrator.sweeps.driver.parent import ParentRun
 
 TRIAL = Path(__file__).with_name("quick_trial.py")
 AWAY = "away"  # while this file exists in the home folder, the calls that it lists fail
 GONE = "gone"  # while this file exists in the home folder, the jobs of the runs that it lists are deleted
+REFUSED = "refused"  # while this file exists in the home folder, a cancel of the runs that it lists is refused
 
 
 class QuickBackend(LocalBackend):
@@ -43,6 +44,9 @@ class QuickBackend(LocalBackend):
 
     def cancel(self, name: str) -> None:
         self._answer("cancel")
+        file = self._home / REFUSED
+        if file.exists() and name in file.read_text().split():
+            raise AuthError(f"the cancel of {name} is refused")
         super().cancel(name)
 
     def _answer(self, question: str) -> None:

@@ -1,4 +1,4 @@
-"""A backend outage, as in a cloud: no trial is given up, and none keeps running after a cancel."""
+"""A backend outage or a refusal, as in a cloud: no trial is given up, and none keeps running after a cancel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from orchestrator.runs.status import RunState
 from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import wait_for
-from tests.unit.sweeps.quick_driver import AWAY
-from tests.unit.sweeps.quick_sweeps import Sweeps
+from tests.unit.sweeps.quick_driver import AWAY, REFUSED
+from tests.unit.sweeps.quick_sweeps import Sweeps, kill
 
 
 def start_outage(sweeps: Sweeps, folder: SweepFolder, *questions: str) -> Path:
@@ -63,3 +63,26 @@ def test_cancel_waits_for_the_end_of_an_outage(sweeps: Sweeps, question: str) ->
     file.unlink()
     assert sweeps.end(folder) == RunState.CANCELLED, (folder.path / "driver.log").read_text()
     assert {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED}
+
+
+@pytest.mark.parametrize("by", ["cancel", "limits.hours"])
+def test_refused_cancel_of_a_run_spares_no_other(sweeps: Sweeps, by: str) -> None:
+    folder = sweeps.make(limits={"trials": 2}, steps=10000, pause=30)
+    (sweeps.home / REFUSED).write_text(f"{folder.name}-t0000")
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    if by == "cancel":
+        DriverControl(folder, sweeps.home).cancel()
+    else:  # reached while both trials run, however slow their start was
+        kill(folder)
+        record = folder.record()
+        limits = {**record.sweep["limits"], "hours": 1e-6}
+        folder.write_record(record.model_copy(update={"sweep": {**record.sweep, "limits": limits}}))
+        sweeps.start(folder)
+    first, second = sweeps.runs(folder)
+    wait_for(lambda: second.stored_state().state == RunState.CANCELLED, what="the end of the other trial")
+    assert folder.state().state == RunState.RUNNING
+    assert not first.stored_state().state.terminal
+    (sweeps.home / REFUSED).unlink()
+    assert sweeps.end(folder) == (RunState.CANCELLED if by == "cancel" else RunState.COMPLETED)
+    assert first.stored_state().state == RunState.CANCELLED
