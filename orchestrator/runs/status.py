@@ -127,6 +127,8 @@ class RunAttempt(AttemptEnd):
 
     started: float
     """Seconds since the epoch."""
+    price_per_hour: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """USD for one of its machines and hour; None: as in the run's plan."""
 
 
 class BestCheckpoint(Config):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -265,3 +266,37 @@ def test_follower_killed_in_a_move_skips_no_machines(
     assert restart(run)
     assert size_of(azure, f"{run.name}-a2") == A100
     assert len(azure.jobs.all()) == 2
+
+
+def test_attempts_cost_what_their_own_machines_cost(
+    azure: AzureDouble,
+    orchestrator: Orchestrator,
+    make_plan: MakePlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten hours on a T4, an eviction, a move to a machine that costs more than ten times as much."""
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.0001")  # pauses before restarts are multiples of it
+    run = orchestrator.submit(make_plan(sku=[T4, H100], tier="spot"))
+    azure.move(run.name, "Running")
+    assert run.status().state == RunState.RUNNING
+    path = tmp_path / "home" / "azure" / run.name / "record.json"
+    record = json.loads(path.read_text())
+    record["attempts"][0]["started"] -= 36000
+    path.write_text(json.dumps(record))
+    azure.move(run.name, "Failed", {"code": "UserError", "message": "PreemptionError: Nodes got pre-empted."})
+    before = run.status().cost
+    price = run.cost().price_per_hour
+    assert price is not None
+    assert before == pytest.approx(10 * price, rel=0.01)
+    restart(Orchestrator("azure", home=tmp_path / "home").attach(run.name))
+    azure.move(f"{run.name}-a2", "Queued")
+    azure.without_capacity(next(iter(clusters(azure))))
+    for _ in range(2):
+        assert restart(run)
+    assert size_of(azure, f"{run.name}-a3") == H100
+    assert run.status().cost == pytest.approx(before, rel=0.01)
+    cost = run.cost()
+    assert (cost.cost, cost.repeated_cost) == pytest.approx((before, before), rel=0.01)
+    assert cost.price_per_hour is not None
+    assert cost.price_per_hour > 2 * price

@@ -14,9 +14,9 @@ from orchestrator.backends.azure.assets import report
 from orchestrator.backends.azure.cloud_sweeps import AzureCloudSweeps
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.observer import CANCEL_PENDING, Observer, adopt
-from orchestrator.backends.azure.runs.record import RecordFolder, RunRecord
+from orchestrator.backends.azure.runs.record import RecordFolder, RunRecord, price_of_machine
 from orchestrator.backends.azure.wire.control_plane import Wire
-from orchestrator.backends.base import REQUEST, SUBMITTED, Progress, Submission
+from orchestrator.backends.base import PLAN, REQUEST, SUBMITTED, Progress, Submission
 from orchestrator.backends.capabilities import (
     Deletes,
     Discovers,
@@ -532,7 +532,8 @@ class AzureBackend(
         attempts = record.attempts if record.last.confirmed else record.attempts[:-1]
         number = len(attempts) + 1
         kept = record.model_copy(update={"attempts": attempts})
-        another = kept.with_another(places.attempt_name(folder.name, number), resumed=resumed)
+        price = price_of_machine(folder.document(PLAN))
+        another = kept.with_another(places.attempt_name(folder.name, number), price=price, resumed=resumed)
         if folder.update(record, another) is not another:
             return False  # the other follower has submitted this attempt
         submit(self._wire_of(folder), request, folder, number=number)

@@ -24,6 +24,11 @@ def reports(*steps_and_times: tuple[int, float]) -> list[dict[str, float]]:
     return [{"step": step, "time": time} for step, time in steps_and_times]
 
 
+def lost(attempts: list[RunAttempt], reported: list[dict[str, float]]) -> tuple[int, float]:
+    steps, seconds = repeated(attempts, reported)
+    return steps, sum(seconds)
+
+
 def test_running_attempt_counts_until_now() -> None:
     assert attempt_seconds([attempt(100, 160), attempt(200, None)], now=230) == 90
     assert attempt_seconds([attempt(200, None)], now=190) == 0  # the clock went backward
@@ -36,36 +41,43 @@ def test_without_price_there_is_no_cost() -> None:
 
 
 def test_single_attempt_repeats_nothing() -> None:
-    assert repeated([attempt(0, 100, 50)], reports((50, 90))) == (0, 0)
+    assert lost([attempt(0, 100, 50)], reports((50, 90))) == (0, 0)
 
 
 def test_steps_after_the_last_checkpoint_are_repeated() -> None:
     """Killed at step 50 (100 s), resumed at 110 s from the checkpoint of step 40 (80 s)."""
     attempts = [attempt(0, 100, 50), attempt(110, 200, 90)]
-    assert repeated(attempts, reports((20, 40), (40, 80), (60, 150), (90, 190))) == (10, 20)
+    assert lost(attempts, reports((20, 40), (40, 80), (60, 150), (90, 190))) == (10, 20)
 
 
 def test_attempt_with_final_checkpoint_repeats_nothing() -> None:
     attempts = [attempt(0, 100, 50), attempt(110, 200, 90)]
-    assert repeated(attempts, reports((40, 80), (50, 95), (90, 190))) == (0, 0)
+    assert lost(attempts, reports((40, 80), (50, 95), (90, 190))) == (0, 0)
 
 
 def test_attempt_without_own_checkpoint_is_lost() -> None:
     """The second one resumed at 40, was killed at 48, and the third resumed at 40 again."""
     attempts = [attempt(0, 100, 40), attempt(110, 150, 48), attempt(160, 300, 90)]
-    assert repeated(attempts, reports((20, 40), (40, 80), (90, 290))) == (8, 40)
+    assert lost(attempts, reports((20, 40), (40, 80), (90, 290))) == (8, 40)
 
 
 def test_attempt_without_reports_is_lost_completely() -> None:
-    assert repeated([attempt(0, 30), attempt(40, 100, 9)], reports((9, 90))) == (0, 30)
-    assert repeated([attempt(0, 100, 40), attempt(110, 130), attempt(140, 200, 60)], reports((40, 90), (60, 190))) == (
+    assert lost([attempt(0, 30), attempt(40, 100, 9)], reports((9, 90))) == (0, 30)
+    assert lost([attempt(0, 100, 40), attempt(110, 130), attempt(140, 200, 60)], reports((40, 90), (60, 190))) == (
         0,
         20,
     )
 
 
 def test_attempt_without_end_lasts_until_the_next() -> None:
-    assert repeated([attempt(0, None, 40), attempt(110, 200, 90)], reports((20, 50), (90, 190))) == (20, 60)
+    assert lost([attempt(0, None, 40), attempt(110, 200, 90)], reports((20, 50), (90, 190))) == (20, 60)
+
+
+def test_attempts_cost_what_their_own_machines_cost() -> None:
+    """One hour at 4 USD, one at the price of the plan; two machines."""
+    moved = [attempt(0, 3600, 50).model_copy(update={"price_per_hour": 4.0}), attempt(3600, 7200, 90)]
+    cost = run_cost("one", moved, reports((20, 1800), (90, 7000)), plan=PRICED, now=7200)
+    assert (cost.cost, cost.repeated_cost, cost.price_per_hour) == (2 * (4 + 36), 2 * 0.5 * 4, 36)
 
 
 def test_run_cost_has_hours_cost_and_repeated_steps() -> None:

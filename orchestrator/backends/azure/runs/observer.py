@@ -29,12 +29,13 @@ from orchestrator.backends.azure.runs.record import (
     AzureAttempt,
     RecordFolder,
     RunRecord,
+    price_of_machine,
 )
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire, duration_seconds
 from orchestrator.backends.base import CONFIG, NO_RESULT, PLAN, RANK_ERROR, REQUEST, RESULT, SPEC, TAGS
 from orchestrator.backends.run_progress import TAIL_BYTES, PaceWatch, Target, complete_lines, newest, parse_reports
-from orchestrator.estimates.cost import HOUR, price_of
+from orchestrator.estimates.cost import HOUR, price_of_attempts
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
@@ -134,7 +135,8 @@ class Observer:
             if record.moving is not None:
                 self._read_moved_documents()
             created = seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
-            another = record.with_another(name).with_last(intended=created, confirmed=True)
+            another = record.with_another(name, price=price_of_machine(self.plan))
+            another = another.with_last(intended=created, confirmed=True)
             another = another.with_last(**self._changes(another.last, cancelled=False))
             record = self.folder.update(record, another)
         return record
@@ -239,6 +241,7 @@ class Observer:
             cause=EndCause.PREEMPTED,
             reason=REQUEUED,
             step=step,
+            price_per_hour=attempt.price_per_hour,
         )
         return {"lives": (*attempt.lives, life), "started": started}
 
@@ -374,7 +377,7 @@ class Observer:
         last, target = record.last, Target.from_plan(self.plan)
         attempts = record.known_attempts
         now = _CLOCK.now()
-        node_hours = self.request["nodes"] * attempt_seconds(attempts, now) / HOUR
+        hours = [self.request["nodes"] * attempt_seconds([attempt], now) / HOUR for attempt in attempts]
         return {
             "name": self.folder.name,
             "page": f"https://ml.azure.com/runs/{last.job}?wsid={self.wire.workspace.id}" if last.confirmed else None,
@@ -390,8 +393,8 @@ class Observer:
             "attempt": sum(1 + len(attempt.lives) for attempt in record.attempts),
             "attempts": attempts,
             "nodes": self.request["nodes"],
-            "node_hours": node_hours,
-            "cost": price_of(node_hours, self.plan["compute"].get("price_per_hour")),
+            "node_hours": sum(hours),
+            "cost": price_of_attempts(attempts, hours, price_of_machine(self.plan)),
             "steps": target.steps,
             "counts": target.counts,
             "mlflow_run_id": last.job if last.started is not None else None,

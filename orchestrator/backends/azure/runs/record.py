@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.base import REQUEST
+from pydantic import Field
+
+from orchestrator.backends.base import PLAN, REQUEST
 from orchestrator.runs.status import AttemptEnd, RunAttempt, RunState, RunStatus
 from orchestrator.support.errors import StorageError
 from train_jobs.artifacts.files import hold, write_text
@@ -26,7 +28,7 @@ from train_jobs.config.fields import Config
 
 RECORD, LOCK = "record.json", "record.lock"
 FORMER_TAG, REASON_TAG, RESUMED_TAG = "orchestrator.former", "orchestrator.former_reason", "orchestrator.resumed"
-FORMER_FIELDS = {"state", "cause", "exit_code", "step", "preempt", "moved"}
+FORMER_FIELDS = {"state", "cause", "exit_code", "step", "preempt", "moved", "price_per_hour"}
 MAX_TAG = 250  # characters: a tag of Azure has at most 256
 
 
@@ -57,6 +59,8 @@ class AzureAttempt(AttemptEnd):
     """Whether its user resumed the run: earlier attempts count for no limit of restarts."""
     not_restarted: str | None = None
     """Why it was not restarted, although the run had restarts left."""
+    price_per_hour: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """USD for one of its machines and hour; None: as in the run's plan."""
 
 
 class RunRecord(Config):
@@ -122,13 +126,20 @@ class RunRecord(Config):
         """Return the record with changes of the newest attempt."""
         return self.model_copy(update={"attempts": (*self.attempts[:-1], self.last.model_copy(update=changes))})
 
-    def with_another(self, job: str, *, resumed: bool = False) -> RunRecord:
+    def with_another(self, job: str, *, price: float | None, resumed: bool = False) -> RunRecord:
         """Return the record with one more attempt, which is about to be submitted.
 
         A cancel is withdrawn: only its user resumes a cancelled run.
         """
-        attempts = (*self.attempts, AzureAttempt(job=job, intended=time.time(), resumed=resumed))
+        another = AzureAttempt(job=job, intended=time.time(), resumed=resumed, price_per_hour=price)
+        attempts = (*self.attempts, another)
         return self.model_copy(update={"attempts": attempts, "cancelled": False, "final": None})
+
+
+def price_of_machine(plan: Mapping[str, Any]) -> float | None:
+    """Return the USD for one machine and hour in a plan, which a move of the run to other machines replaces."""
+    price: float | None = plan["compute"].get("price_per_hour")
+    return price
 
 
 @dataclass(frozen=True)
@@ -235,7 +246,8 @@ class RecordFolder:
             created: when Azure got it, seconds since the epoch; None: it is about to be submitted.
         """
         intended = created or time.time()
-        attempt = AzureAttempt(job=job, intended=intended, confirmed=created is not None)
+        price = price_of_machine(json.loads(documents[PLAN]))
+        attempt = AzureAttempt(job=job, intended=intended, confirmed=created is not None, price_per_hour=price)
         self.fill(documents, RunRecord(created=intended, attempts=(attempt,)))
 
     def fill(self, documents: Mapping[str, str], record: RunRecord) -> None:
