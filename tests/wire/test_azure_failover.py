@@ -20,7 +20,7 @@ from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import AuthError, QuotaError, SpecError
+from orchestrator.support.errors import AuthError, CapacityError, QuotaError, SpecError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
 
@@ -88,6 +88,34 @@ def test_capacity_failure_tries_the_next_region(
     orchestrator.submit(plan)
     assert "machines 1 of 2: " in capsys.readouterr().err
     assert [*clusters(azure).values()] == [(T4, "eastus")]
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_quota_failure_tries_the_next_size(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan, capsys: pytest.CaptureFixture[str], left: bool
+) -> None:
+    """Azure refuses what its quota allows by its numbers; a failed cluster may remain of an earlier run."""
+    plan = make_plan(sku=[T4, A100])
+    failing = orchestrator.prepare(plan).request.cluster.name
+    azure.fail_compute(failing, code="ClusterCoreQuotaReached", message="The cluster would exceed the core quota.")
+    if left:
+        with pytest.raises(QuotaError):
+            orchestrator.submit(make_plan(sku=T4, cluster=failing))
+    orchestrator.submit(plan)
+    assert "machines 1 of 2: " in capsys.readouterr().err
+    assert {size for size, _ in clusters(azure).values()} == ({T4, A100} if left else {A100})
+    assert size_of(azure, orchestrator.submit(plan, new=True).name) == A100
+
+
+def test_failed_cluster_without_another_size_is_an_error(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan
+) -> None:
+    azure.fail_compute("gpu", code="ClusterCoreQuotaReached", message="The cluster would exceed the core quota.")
+    with pytest.raises(QuotaError):
+        orchestrator.submit(make_plan(sku=T4))
+    with pytest.raises(CapacityError, match="cannot use cluster gpu: its state is Failed") as failure:
+        orchestrator.submit(make_plan(sku=T4))
+    assert str(failure.value.fix).startswith("orchestrator cluster delete --name gpu")
 
 
 def test_cluster_that_cannot_grow_is_kept(

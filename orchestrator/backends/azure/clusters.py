@@ -17,7 +17,7 @@ from orchestrator.backends.azure.sizes import SIZES, Size, check_runs_torch, fin
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, duration, duration_seconds, writable
 from orchestrator.backends.capabilities import ClusterChange, Clusters
 from orchestrator.specs.compute import CLUSTER_NAME, region_name
-from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
+from orchestrator.support.errors import CapacityError, ConflictError, NotFoundError, QuotaError, SpecError, UsageError
 from train_jobs.config.fields import Config
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
 
     Raises:
         NotFoundError: it does not exist, and no machine size is given.
-        ConflictError: a cluster of that name has other machines, or is unusable.
+        CapacityError: a cluster of that name is unusable.
+        ConflictError: a cluster of that name has other machines.
         QuotaError: the subscription does not allow that many machines.
         UserError: Azure could not create it.
     """
@@ -196,12 +197,12 @@ def _check_usable(name: str, found: Body) -> None:
     """Refuse a cluster that runs no job: one whose creation or change failed, or that is being deleted.
 
     Raises:
-        ConflictError: its provisioningState is one of `UNUSABLE`.
+        CapacityError: its provisioningState is one of `UNUSABLE`.
     """
     state = found["properties"].get("provisioningState")
     if state in UNUSABLE:
         reasons = [text for text in _provisioning_errors(found) if text]
-        raise ConflictError(
+        raise CapacityError(
             f"cannot use cluster {name}: its state is {state}",
             facts={"reason": "; ".join(reasons)} if reasons else None,
             fix=f"orchestrator cluster delete --name {name}, or --cluster with another name",

@@ -72,7 +72,7 @@ def first_available(wire: Wire, targets: Sequence[Target], home: Path) -> Target
         except (CapacityError, QuotaError) as problem:
             if not others:
                 raise
-            if is_new and isinstance(problem, CapacityError):  # what Azure could not make would refuse later runs
+            if is_new and wire.compute(cluster.name) is not None:  # what Azure could not make would refuse later runs
                 wire.delete_compute(cluster.name)
             report(f"machines {number} of {len(targets)}: {problem.message}; trying the next")
         except ConflictError:
