@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.runs import observer
-from orchestrator.backends.azure.runs.observer import CANCEL_PENDING, CANCELLED_BEFORE, UNCONFIRMED
+from orchestrator.backends.azure.runs.observer import CANCEL_PENDING, CANCELLED_BEFORE, DELETED, UNCONFIRMED
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator
@@ -298,6 +298,22 @@ def test_list_shows_runs_while_azure_is_away(
     assert capsys.readouterr().err.count("warning: ") == 1
     assert orchestrator.attach("@last").name == run.name
     azure.faults.clear()
+
+
+@pytest.mark.parametrize("status", ["Running", "Completed"])
+def test_run_whose_job_was_deleted_is_listed_and_deleted(run: Run, home: Path, azure: AzureDouble, status: str) -> None:
+    azure.move(run.name, status)
+    before = run.status().state
+    del azure.jobs._jobs[run.name]
+    orchestrator = Orchestrator(home=home, environ={})
+    (found,) = orchestrator.runs()
+    assert found.state == (RunState.FAILED if status == "Running" else before)
+    assert status == "Completed" or found.reason == DELETED
+    assert run.follow_up()[1], "it is not restarted"
+    AzureBackend(home).delete(run.name)
+    assert [*orchestrator.runs()] == []
+    assert not [path for path in azure.folder().rglob(f"*{run.name}*") if path.is_file()]
+    assert not (azure.folder() / "orchestrator" / "runs" / run.name / "job" / "plan.json").exists()
 
 
 @pytest.mark.parametrize("file", ["record.json", "request.json", "plan.json"])

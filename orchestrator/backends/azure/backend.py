@@ -176,7 +176,7 @@ class AzureBackend(
         """Yield all runs on record here, the newest first; where Azure does not answer, with their recorded status."""
         away: dict[Workspace, str] = {}
         for name in self.names():
-            with suppress(NotFoundError):  # deleted meanwhile, here or in the workspace
+            with suppress(NotFoundError):  # deleted meanwhile, or its workspace was
                 yield self._listed(name, away)
 
     def _listed(self, name: str, away: dict[Workspace, str]) -> RunStatus:
@@ -409,7 +409,8 @@ class AzureBackend(
         # the record last: without it, an interrupted deletion could not be repeated
         for attempt in folder.read().attempts:
             if attempt.confirmed:
-                observer.wire.archive_job(attempt.job)
+                with suppress(NotFoundError):  # deleted from the workspace
+                    observer.wire.archive_job(attempt.job)
         self._end_supervision(observer)
         observer.files().delete(places.run_folder(folder.name))
         remove_tree(folder.path)

@@ -51,6 +51,7 @@ from train_jobs.artifacts.lineage import METRICS_FILE
 
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
 UNCONFIRMED = "Azure does not show the job yet: its submission may still arrive"
+DELETED = "its job was deleted from the workspace"
 CANCELLED_BEFORE = "it was cancelled before Azure had the job"
 CANCEL_PENDING = "Azure does not show the job yet: if it appears, the next orchestrator status cancels it"
 REQUEUED = "Azure took its machines away, and started the same job again"
@@ -114,7 +115,7 @@ class Observer:
         """Return the record after asking Azure about the newest attempt; a finished attempt never changes.
 
         Raises:
-            NotFoundError: the job was deleted from the workspace.
+            NotFoundError: the workspace does not exist.
             StorageError: the record is damaged.
             UserError: Azure cannot be reached, or refused.
         """
@@ -149,6 +150,13 @@ class Observer:
 
     def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
         job = self._job_of(attempt)
+        if job is None and attempt.confirmed:
+            return {
+                "state": RunState.CANCELLED if cancelled else RunState.FAILED,
+                "reason": DELETED,
+                "ended": max(self.last_report().get("time", 0.0), attempt.started or attempt.intended),
+                "refused": True,  # a restart would undo what a user of the workspace did
+            }
         if job is None:
             if time.time() - attempt.intended < GRACE_SECONDS:
                 return {}
@@ -191,12 +199,12 @@ class Observer:
         """Return the job of an attempt; None: Azure does not have it (yet).
 
         Raises:
-            NotFoundError: it was deleted.
+            NotFoundError: the workspace does not exist.
         """
         job = self.wire.job(attempt.job)
         if job is None and attempt.confirmed:
-            raise NotFoundError(f"job {attempt.job} was deleted from workspace {self.wire.workspace.workspace}")
-        if time.time() - attempt.intended < GRACE_SECONDS:
+            self.wire.location()  # fails if the workspace does not exist: its jobs would look the same
+        elif time.time() - attempt.intended < GRACE_SECONDS:
             return job
         for _ in range(LOOKS - 1):
             if job is None:
@@ -333,7 +341,7 @@ class Observer:
         """Return the status; a final one is read from the record, without asking Azure again.
 
         Raises:
-            NotFoundError: the job was deleted from the workspace.
+            NotFoundError: the workspace does not exist.
             StorageError: the record is damaged.
             UserError: Azure cannot be reached, or refused.
         """

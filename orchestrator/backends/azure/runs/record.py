@@ -42,7 +42,7 @@ class AzureAttempt(AttemptEnd):
     confirmed: bool = False
     """Whether Azure is known to have it."""
     refused: bool = False
-    """Whether Azure read and refused it: only the run's user submits it again."""
+    """Whether Azure refused it, or its job was deleted: only the run's user submits it again."""
     preempt: bool = False
     """Whether it was cancelled to simulate a preemption."""
     moved: bool = False
