@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from wire_entities import write_sweep
 
+from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
 from orchestrator.testing import AzureDouble
@@ -54,3 +55,31 @@ def test_next_driver_continues_after_a_crash(
     assert sweep.best().outcome == min(row.outcome for row in status.rows if row.outcome is not None)
     decided = [row.why for row in status.rows if row.state == "stopped"]
     assert all("in this rung, of which the first" in str(why) for why in decided)
+
+
+@pytest.mark.long
+def test_deleted_job_ends_its_trial_alone(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other users of a workspace can delete jobs: the driver goes on with the other trials, and a retry submits another job."""
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.1")
+    monkeypatch.chdir(tmp_path)
+    document = {"driver": "here", "sampling": "random", "limits": {"trials": 2, "concurrent": 2, "retries": 0}}
+    file = write_sweep({RATE: {"low": 1e-4, "high": 1e-1, "log": True}}, **document)
+    sweeps = Orchestrator(home=tmp_path / "home", environ={}).sweeps
+    sweep = sweeps.submit(sweeps.plan(file=file, sets=["trial.compute.max_nodes=null"]))
+    kept, deleted = (f"{sweep.name}-t000{number}" for number in range(2))
+    for name in (kept, deleted):
+        wait_for(lambda name=name: azure.jobs.get(name), what=name)
+        azure.move(name, "Running")
+    backend = AzureBackend(tmp_path / "home")
+    wait_for(lambda: backend.describe(deleted).state == RunState.RUNNING, what="a record of the running job")
+    del azure.jobs._jobs[deleted]
+    wait_for(lambda: sweep.status().rows[1].state == "failed", what="the end of the trial")
+    assert "its job was deleted from the workspace" in str(sweep.status().rows[1].why)
+    assert sweep.state() == RunState.RUNNING
+    assert azure.jobs.get(kept).status == "Running"
+    azure.move(kept, "Completed")
+    assert sweep.wait(timeout=100).state.terminal, (sweep.folder.path / "driver.log").read_text()
+    sweep.retry()
+    wait_for(lambda: azure.jobs.get(f"{deleted}-a2"), what="the next job of the trial")
+    sweep.cancel()
+    assert sweep.wait(timeout=100).state == RunState.CANCELLED

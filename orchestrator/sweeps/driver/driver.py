@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 POLL_SECONDS, MIN_POLL_SECONDS = 0.2, 0.01  # of trials on this machine
-MISSING_POLLS = 3  # in a row without the job of a submitted run, after which it counts as deleted
 BACKOFF_POLLS = 3, 300  # first and longest pause before a retry without progress, in polls of the backend
 
 
@@ -90,8 +89,6 @@ class LiveTrial:
     """Whether an earlier driver started it, and its duration until then is not yet in the study."""
     unsubmitted: set[str] = field(default_factory=set)
     """Runs known not to exist yet. Looking up a missing name is slow in a home folder with many runs."""
-    missing: dict[str, int] = field(default_factory=dict)
-    """Run on record -> polls in a row in which its backend did not have its job."""
     progress: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """Run -> its progress when its reports were last read; the metric is part of it, as a step may report twice."""
     completed: set[int] = field(default_factory=set)
@@ -320,8 +317,7 @@ class Driver:
                 self._set_attribute(live.number, ENDING, live.end)
             for name in running:
                 self._request_cancel(name)
-        # at least as before: a run whose job was deleted has cost money too
-        self.costs[live.number] = max(self.costs.get(live.number, 0.0), sum(status.cost or 0.0 for status in statuses))
+        self.costs[live.number] = sum(status.cost or 0.0 for status in statuses)
         # A trial that is ending does not wait for runs that were never submitted.
         expected = len(live.runs) if live.end is None else len(statuses)
         if len(statuses) == expected and not running:
@@ -331,30 +327,17 @@ class Driver:
         """Return the status of a trial's run after submitting or resuming it where necessary. None: no such run."""
         name = live.runs[number]
         try:
-            is_new = name in live.unsubmitted
-            status = None if is_new else self._status(name)
+            status = None if name in live.unsubmitted else self._status(name)
             live.unsubmitted.discard(name)
-            if status is not None:
-                live.missing.pop(name, None)
-            if status is None and live.end is None and (is_new or not self._is_missing(live, name)):
+            if status is None and live.end is None:
                 self._submit(live, number)
-                status = self._status(name)
+                status = self.backend.describe(name)
             if status is not None and live.end is None and status.state.resumable:
                 status = self._retry(live, status)
         except (SpecError, DataError) as problem:
             live.end = live.end or ("failed", problem.message)
             return None
         return status
-
-    def _is_missing(self, live: LiveTrial, name: str) -> bool:
-        """Return whether a run is on record, but has no job; end its trial if the job does not appear."""
-        if not self.backend.has(name):
-            return False
-        # a backend may show a job only some time after it accepted it
-        live.missing[name] = live.missing.get(name, 0) + 1
-        if live.missing[name] >= MISSING_POLLS:
-            live.end = ("failed", f"{name}: its job was deleted")
-        return True
 
     def _retry(self, live: LiveTrial, status: RunStatus) -> RunStatus | None:
         """Resume a run that finished without completing, if its end allows it; return its status until then.

@@ -15,13 +15,12 @@ import orchestrator.backends as backends
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunStatus
-from orchestrator.support.errors import AuthError, NotFoundError, ServiceError
+from orchestrator.support.errors import AuthError, ServiceError
 from orchestrator.sweeps.driver import driver
 from orchestrator.sweeps.driver.parent import ParentRun
 
 TRIAL = Path(__file__).with_name("quick_trial.py")
 AWAY = "away"  # while this file exists in the home folder, the calls that it lists fail
-GONE = "gone"  # while this file exists in the home folder, the jobs of the runs that it lists are deleted
 REFUSED = "refused"  # while this file exists in the home folder, a cancel of the runs that it lists is refused
 
 
@@ -33,9 +32,6 @@ class QuickBackend(LocalBackend):
 
     def describe(self, name: str) -> RunStatus:
         self._answer("describe")
-        file = self._home / GONE
-        if file.exists() and name in file.read_text().split():
-            raise NotFoundError(f"job {name} was deleted")
         return super().describe(name)
 
     def metrics(self, name: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,6 @@ from orchestrator.sweeps.driver import control
 from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import tmpfs, wait_for
-from tests.unit.sweeps.quick_driver import GONE
 from tests.unit.sweeps.quick_sweeps import DRIVER_LOST, Sweeps, kill, kill_after_report
 from train_jobs.artifacts.host import boot_id, process_started
 
@@ -288,15 +287,3 @@ def test_change_of_a_sweep_on_read_only_disk_is_refused(
         assert main([word.format(folder.name) for word in words]) == 1
         shown = capsys.readouterr().err
         assert f"error[storage]: cannot {words[-2]} sweep {folder.name}: read-only file system" in shown
-
-
-def test_deleted_job_fails_its_trial_only(sweeps: Sweeps) -> None:
-    """A job may be deleted from a workspace by others, or not be shown yet; its run stays on record here."""
-    folder = sweeps.make(limits={"trials": 3, "concurrent": 2})
-    name = f"{folder.name}-t0001"
-    (sweeps.home / GONE).write_text(name)
-    sweeps.start(folder)
-    assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
-    ends = [trial.user_attrs["end"] for trial in folder.study().trials]
-    assert [end["state"] for end in ends] == ["completed", "failed", "completed"]
-    assert ends[1]["why"] == f"{name}: its job was deleted"
