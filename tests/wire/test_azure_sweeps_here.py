@@ -59,7 +59,7 @@ def test_next_driver_continues_after_a_crash(
 
 @pytest.mark.long
 def test_deleted_job_ends_its_trial_alone(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other users of a workspace can delete jobs: the driver goes on with the other trials, and a retry submits another job."""
+    """Other users can delete jobs: the driver continues with the other trials, and a retry submits another job."""
     monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.1")
     monkeypatch.chdir(tmp_path)
     document = {"driver": "here", "sampling": "random", "limits": {"trials": 2, "concurrent": 2, "retries": 0}}
