@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import socket
 import time
 from dataclasses import dataclass
@@ -162,6 +163,39 @@ def test_values_of_a_resumed_run_replace_discarded_ones(store: Store, path: Path
     assert last[2] == 2.5
     if again:
         assert store.client.get_run(store.run_id).data.metrics["train_loss"] == last[3] == 1.5
+
+
+@pytest.mark.parametrize("time", [{}, {"time": 5.0}])
+def test_last_line_of_a_repeated_step_wins(store: Store, path: Path, time: dict[str, float]) -> None:
+    """Lines without a time all have that of the file, so times cannot order them: their place in the file does."""
+
+    def lines(*losses: float) -> str:
+        reports = [{"step": step, **time, "loss": loss} for step, loss in enumerate(losses, start=1)]
+        return "".join(json.dumps(report) + "\n" for report in reports)
+
+    path.write_text(lines(9.0, 4.5, 3.0) + lines(1.0, 0.5, 0.25))
+    assert store.mirror(path).catch_up() == 3
+    assert store.history("loss") == [(1, 1.0), (2, 0.5), (3, 0.25)]
+    live = store.mirror(path)
+    assert live.catch_up() == 0
+    for text, copied in (("", 0), (lines(1.0, 0.5, 0.125), 1), (lines(8.0), 1)):
+        with path.open("a") as stream:
+            stream.write(text)
+        os.utime(path, (path.stat().st_mtime + 60,) * 2)
+        assert live.catch_up() == copied
+        assert store.mirror(path).catch_up() == 0, "a new process reads the earlier lines again"
+    points = store.client.get_metric_history(store.run_id, "loss")
+    last = {point.step: point.value for point in sorted(points, key=lambda point: point.timestamp)}
+    assert last == {1: 8.0, 2: 0.5, 3: 0.125}
+    assert store.client.get_run(store.run_id).data.metrics["loss"] == 0.125
+
+
+def test_infinite_value_without_a_time_is_copied_once(store: Store, path: Path) -> None:
+    """MLflow stores infinity as the largest number, which is no other value."""
+    path.write_text('{"step": 1, "loss": Infinity, "gain": -Infinity}\n')
+    assert store.mirror(path).catch_up() == 2
+    os.utime(path, (path.stat().st_mtime + 60,) * 2)
+    assert store.mirror(path).catch_up() == 0
 
 
 def test_mirror_without_metrics_file_copies_nothing(store: Store, path: Path) -> None:

@@ -1,7 +1,8 @@
 """The copy of a run's metrics files in an MLflow run: each value once, even if several processes copy.
 
-MLflow deletes no single value. If a resumed job repeats a step with another value, the later one is added: it is the
-last of its step, and the one that MLflow shows as the latest.
+Of several lines with a value for the same step, the last one in the file counts. MLflow deletes no single value: one
+that differs from what a resumed job repeats stays, and the new one is added with a later time. So it is the last of its
+step, and the one that MLflow shows as the latest.
 
 The mirror in a job's rank 0 uses it while the job runs, `orchestrator mlflow sync` at any time after it.
 """
@@ -19,7 +20,7 @@ from typing import Any
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
-from train_jobs.artifacts.metrics_file import metric_files, read_reports
+from train_jobs.artifacts.metrics_file import LARGEST_NUMBER, metric_files, read_reports
 from train_jobs.artifacts.tracking.mlflow_names import AllowedNames, with_allowed_names
 from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, first_line, sqlite_path
 from train_jobs.config.errors import StorageError, UserError
@@ -29,6 +30,7 @@ MOST_PARAMETERS = 100  # MLflow's limit per request
 PAGE = 500  # results of a search in one request
 STEPS = range(-(2**63), 2**63)  # a step is an int64 in MLflow
 LONGEST_VALUE = 6000  # MLflow's limit for the value of a parameter, in characters
+ROUNDING = 1e-6  # relative; more than the rounding of a store with 32-bit numbers
 MIRRORED_FILE = "mirrored.json"
 LINEAGE_TAG = "orchestrator.lineage"
 NOTHING: Mapping[str, str] = {}
@@ -98,8 +100,8 @@ class Mirror:
         """Copy all values that MLflow lacks; return their number."""
         from mlflow.entities import Metric
 
-        fresh = []
         offsets = dict(self._offsets)
+        found: dict[tuple[str, int], tuple[int, float]] = {}
         for file, prefix in metric_files(self._file).items():
             # a resumed job rewrites the file without the reports that it repeats
             start = offsets.get(file, 0) if offsets.get(file, 0) <= file.stat().st_size else 0
@@ -110,11 +112,16 @@ class Mirror:
                     self._warn_of_step(step)
                     continue
                 for key, value in report["metrics"].items():
-                    name = self._names.of(f"{prefix}{key}")
-                    points = self._points_of(name)
-                    if _is_new(points.get(step), (stamp, float(value))):
-                        points[step] = stamp, float(value)
-                        fresh.append(Metric(name, float(value), stamp, step))
+                    found[self._names.of(f"{prefix}{key}"), step] = stamp, float(value)
+        fresh = []
+        for (name, step), (stamp, value) in found.items():
+            points = self._points_of(name)
+            copied = points.get(step)
+            if _is_new(copied, (stamp, value)):
+                # MLflow orders the values of a step by their times, which lines of one file may share
+                stamp = stamp if copied is None else max(stamp, copied[0] + 1)
+                points[step] = stamp, value
+                fresh.append(Metric(name, value, stamp, step))
         for first in range(0, len(fresh), BATCH):
             self._client.log_batch(self._run_id, metrics=fresh[first : first + BATCH])
         # Only after all requests succeeded: after an error, the next call reads the same reports again.
@@ -189,8 +196,15 @@ def _is_new(copied: tuple[int, float] | None, found: tuple[int, float]) -> bool:
     """
     if copied is None:
         return True
-    # By the time as well: a store that rounds values would otherwise get them again at each copy.
-    return found[0] > copied[0] and found[1] != copied[1] and not (math.isnan(found[1]) and math.isnan(copied[1]))
+    (copied_at, before), (at, value) = copied, found
+    if math.isnan(value) or math.isnan(before):
+        return math.isnan(value) != math.isnan(before)
+    value = max(-LARGEST_NUMBER, min(LARGEST_NUMBER, value))  # as MLflow stores an infinite value
+    before = max(-LARGEST_NUMBER, min(LARGEST_NUMBER, before))
+    if at > copied_at:
+        return value != before
+    # a store that rounds values would otherwise get them again at each copy
+    return not math.isclose(value, before, rel_tol=ROUNDING)
 
 
 def search_all(search: Callable[..., Any], *arguments: Any, **more: Any) -> Iterator[Any]:
