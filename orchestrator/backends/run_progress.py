@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.runs.status import Counts
-from train_jobs.artifacts.metrics_file import full_report
+from train_jobs.artifacts.metrics_file import full_report, parse_report
 
 # A status needs only the newest value of each metric. A report is a few hundred bytes, so the tail holds a hundred or
 # more, and `list` takes as long for a run of weeks as for one of minutes.
@@ -21,34 +21,19 @@ SLOW_RATIO = 3.0  # work of the slowest rank, over the median of the others
 SLOW_SECONDS = 60.0  # a rank is slow if it was for so long: a checkpoint or a neighbour may slow it for a moment
 
 
-def complete_lines(tail: bytes, *, cut: bool) -> list[bytes]:
-    """Return the complete lines of a file's tail.
+def tail_reports(tail: bytes, written: float, *, cut: bool) -> list[dict[str, Any]]:
+    """Return the reports in a metrics file's tail; lines that are no reports are left out.
 
     Args:
-        tail: the tail; bytes after its last line end are dropped, because the job may still be writing them.
-        cut: whether the file begins before the tail, so that its first line is incomplete too.
-    """
-    return tail.split(b"\n")[int(cut) : -1]
-
-
-def parse_reports(lines: list[bytes], written: float) -> list[dict[str, Any]]:
-    """Return the reports of complete lines; damaged lines, such as those of a full disk, are left out.
-
-    Args:
-        lines: lines of a metrics file.
+        tail: the tail.
         written: time of a report without one, seconds since the epoch.
+        cut: whether the file begins before the tail, so that its first line is incomplete.
     """
-    with suppress(ValueError):  # one call for all lines is four times as fast as one for each
-        return _full(json.loads(b"[" + b",".join(lines) + b"]"), written)
-    found = []
-    for line in lines:
-        with suppress(ValueError):
-            found.append(json.loads(line))
-    return _full(found, written)
-
-
-def _full(lines: list[Any], written: float) -> list[dict[str, Any]]:
-    return [report for line in lines if (report := full_report(line, written)) is not None]
+    lines = [line for line in tail.split(b"\n")[int(cut) :] if line]
+    with suppress(ValueError, RecursionError):  # one call for all lines is four times as fast as one for each
+        whole = json.loads(b"[" + b",".join(lines) + b"]")
+        return [report for line in whole if (report := full_report(line, written)) is not None]
+    return [report for line in lines if (report := parse_report(line, written)) is not None]
 
 
 def newest(reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -70,7 +55,7 @@ def last_report(path: Path) -> dict[str, Any]:
         stream.seek(start)
         # the time of the file, not the present one: a lost attempt ends with its last report
         written = os.fstat(stream.fileno()).st_mtime
-        return newest(parse_reports(complete_lines(stream.read(), cut=start > 0), written))
+        return newest(tail_reports(stream.read(), written, cut=start > 0))
 
 
 def metric_values(reports: Iterable[Mapping[str, Any]], metric: str) -> list[float]:

@@ -37,7 +37,9 @@ def metric_files(metrics: Path) -> dict[Path, str]:
 
 
 def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each complete report of a metrics file, with the byte offset after it; skip incomplete lines.
+    """Yield each report of a metrics file, with the byte offset after it; skip what is no report.
+
+    A last line without its end counts if it is complete: no part of a JSON object is one.
 
     Args:
         path: a metrics.jsonl, which a job may be writing.
@@ -46,15 +48,25 @@ def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, A
     with path.open("rb") as stream:
         stream.seek(offset)
         for line in stream:
-            if not line.endswith(b"\n"):
-                return  # still being written; a later call starts at the same offset
+            report = parse_report(line, os.fstat(stream.fileno()).st_mtime)
             offset += len(line)
-            try:
-                report = json.loads(line)
-            except ValueError:
-                continue  # a machine died while writing this line, and the next attempt appended to it
-            if (complete := full_report(report, os.fstat(stream.fileno()).st_mtime)) is not None:
-                yield offset, complete
+            if report is not None:
+                yield offset, report
+
+
+def parse_report(line: bytes, written: float) -> dict[str, Any] | None:
+    """Return the report in a line of a metrics file with all its fields; None: the line is no report.
+
+    Such a line is still being written, or was when its machine died, or comes from a command of a user.
+
+    Args:
+        line: the line.
+        written: time of a report without one, seconds since the epoch.
+    """
+    try:
+        return full_report(json.loads(line), written)
+    except (ValueError, RecursionError):
+        return None
 
 
 def full_report(report: Any, written: float) -> dict[str, Any] | None:

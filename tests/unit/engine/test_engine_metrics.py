@@ -78,7 +78,7 @@ def test_run_from_step_zero_starts_new_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "torn", [b'{"step": 6, "time": 17', b'{"step": 6, "time": 1.5, "metrics": {}}', b"\0\0\0\0", b"\xff"]
+    "torn", [b'{"step": 6, "time": 17', b'{"step": 6, "time": 1.5, "metrics": {}', b"\0\0\0\0", b"\xff", b"[" * 100_000]
 )
 def test_partial_last_line_awaited_then_truncated(path: Path, torn: bytes) -> None:
     write(path, 2, 4)
@@ -87,6 +87,17 @@ def test_partial_last_line_awaited_then_truncated(path: Path, torn: bytes) -> No
     write(path, 6, from_step=4)
     assert steps_in(path) == [2, 4, 6]
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_complete_last_line_without_its_end_is_read_once(path: Path) -> None:
+    write(path, 2)
+    path.write_text(path.read_text() + '{"step": 4, "loss": 1.0}')
+    found = list(read_reports(path))
+    assert [report["step"] for _, report in found] == [2, 4]
+    path.write_text(path.read_text() + '\n{"step": 6, "loss": 1.0}')
+    assert [report["step"] for report in read(path, found[-1][0])] == [6]
+    write(path, 8, from_step=6)
+    assert steps_in(path) == [2, 4, 6, 8]
 
 
 @pytest.mark.parametrize("garbage", [b'{"step": 3, "ti', b'{"step": 3, {"step": 3}', b"\0" * 512, b"\xff\xfe", b""])

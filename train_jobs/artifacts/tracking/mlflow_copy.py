@@ -76,6 +76,7 @@ class Mirror:
         self._mirrored: dict[str, dict[int, tuple[int, float]]] = {}
         self._existing: frozenset[str] | None = None
         self._offsets: dict[Path, int] = {}
+        self._examined = 0
         self._names = AllowedNames()
         self._steps_warned = False
         if parameters:
@@ -100,11 +101,13 @@ class Mirror:
         """Copy all values that MLflow lacks; return their number."""
         from mlflow.entities import Metric
 
-        offsets = dict(self._offsets)
+        offsets, examined = dict(self._offsets), 0
         found: dict[tuple[str, int], tuple[int, float]] = {}
         for file, prefix in metric_files(self._file).items():
+            size = file.stat().st_size
             # a resumed job rewrites the file without the reports that it repeats
-            start = offsets.get(file, 0) if offsets.get(file, 0) <= file.stat().st_size else 0
+            start = offsets.get(file, 0) if offsets.get(file, 0) <= size else 0
+            offsets[file] = start
             for behind, report in read_reports(file, start):
                 offsets[file] = behind
                 step, stamp = int(report["step"]), int(report["time"] * 1000)
@@ -113,6 +116,7 @@ class Mirror:
                     continue
                 for key, value in report["metrics"].items():
                     found[self._names.of(f"{prefix}{key}"), step] = stamp, float(value)
+            examined += max(size, offsets[file])  # also what follows the last report
         fresh = []
         for (name, step), (stamp, value) in found.items():
             points = self._points_of(name)
@@ -125,7 +129,7 @@ class Mirror:
         for first in range(0, len(fresh), BATCH):
             self._client.log_batch(self._run_id, metrics=fresh[first : first + BATCH])
         # Only after all requests succeeded: after an error, the next call reads the same reports again.
-        self._offsets = offsets
+        self._offsets, self._examined = offsets, examined
         return len(fresh)
 
     def _warn_of_step(self, step: int) -> None:
@@ -136,8 +140,8 @@ class Mirror:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes of the metrics files that were copied."""
-        return sum(self._offsets.values())
+        """Bytes of the metrics files that were copied, or are no reports."""
+        return self._examined
 
     def end(self, status: str, ended: float | None = None) -> None:
         """End the run and write mirrored.json, which records the mirrored bytes of the files.

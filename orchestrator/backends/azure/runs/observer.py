@@ -34,7 +34,7 @@ from orchestrator.backends.azure.runs.record import (
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire, duration_seconds
 from orchestrator.backends.base import CONFIG, NO_RESULT, PLAN, RANK_ERROR, REQUEST, RESULT, SPEC, TAGS
-from orchestrator.backends.run_progress import TAIL_BYTES, PaceWatch, Target, complete_lines, newest, parse_reports
+from orchestrator.backends.run_progress import TAIL_BYTES, PaceWatch, Target, newest, tail_reports
 from orchestrator.estimates.cost import HOUR, price_of_attempts
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
@@ -305,7 +305,7 @@ class Observer:
         if not size:
             return []
         start = max(0, size - TAIL_BYTES)
-        return parse_reports(complete_lines(files.read(name, start), cut=start > 0), time.time())
+        return tail_reports(files.read(name, start), time.time(), cut=start > 0)
 
     def _result(self) -> dict[str, Any] | None:
         """Return result.json; None: the job did not write it."""
