@@ -6,11 +6,10 @@ do (resume, delete, register a model, ...) is a capability: see `capabilities.py
 
 from __future__ import annotations
 
-import json
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,6 +19,7 @@ from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.access import open_home
 from orchestrator.support.errors import NotFoundError
 from train_jobs.artifacts.lineage import METRICS_FILE, seed_folder
+from train_jobs.artifacts.metrics_file import parse_report
 from train_jobs.config import Config, closest, did_you_mean
 
 if TYPE_CHECKING:  # listing runs needs none of these, and loading them takes longer than listing fifty
@@ -256,16 +256,19 @@ class Backend(ABC):
         return parse_object(run, self.folder(run) or run, name, content)
 
     def metrics(self, run: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the job's reports {step, time, metrics}, the oldest first.
+        """Yield the job's reports {step, time, metrics}, the oldest first; lines that are no reports are left out.
+
+        A report that was written without a time has the present one.
 
         Args:
             run: its name.
             seed: only the reports of this seed of a fine-tuning with several.
         """
         name = METRICS_FILE if seed is None else f"{seed_folder(seed)}/{METRICS_FILE}"
+        now = time.time()
         for line in self.read(run, name).split(b"\n"):
-            with suppress(ValueError):  # the job may be writing the last line at this moment
-                yield json.loads(line)
+            if (report := parse_report(line, now)) is not None:
+                yield report
 
     def lineage(self, run: str) -> CheckedLineage:
         """Return the lineage of a run, each link compared with what exists on this machine.

@@ -79,6 +79,22 @@ def test_report_of_several_runs_compares_and_draws(home: Path, orchestrator: Com
     assert (twice.code, "cannot compare a run with itself" in twice.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    "line", [b"\0" * 512, b"[1,2]", b'{"step": "x"}', b"NaN", b'"a"', b"[" * 100_000, b'{"step": 2, "time": 1e999}']
+)
+def test_report_leaves_out_lines_that_are_no_reports(
+    home: Path, orchestrator: Command, plan: dict[str, Any], line: bytes
+) -> None:
+    run = make_run(home, "one", plan=plan)
+    report_steps(run, 1)
+    with run.metrics.open("ab") as stream:
+        stream.write(line + b"\n")
+    report_steps(run, 3)
+    done = orchestrator("report", "one")
+    assert done.code == 0, done.err
+    assert len(figures((run.path / "report.html").read_text())["MLM loss (nats per token)"]) == 2
+
+
 def test_report_accepts_a_sweep(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
     found = make(home)
     for outcome in (3.0, 2.0, 1.0, 4.0, 5.0):
