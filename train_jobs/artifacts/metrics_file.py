@@ -39,19 +39,44 @@ def metric_files(metrics: Path) -> dict[Path, str]:
 def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each report of a metrics file, with the byte offset after it; skip what is no report.
 
-    A last line without its end counts if it is complete: no part of a JSON object is one.
-
     Args:
         path: a metrics.jsonl, which a job may be writing.
         offset: byte to start from: 0, or an offset that was yielded before.
+    """
+    for behind, _, report in read_lines(path, offset):
+        if report is not None:
+            yield behind, report
+
+
+def read_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+    """Yield each complete line of a metrics file: the byte offset after it, the line, and its report or None.
+
+    A last line without its end is complete if it is a report: no part of a JSON object is one.
+
+    Args:
+        path: see `read_reports`.
+        offset: see `read_reports`.
     """
     with path.open("rb") as stream:
         stream.seek(offset)
         for line in stream:
             report = parse_report(line, os.fstat(stream.fileno()).st_mtime)
+            if report is None and not line.endswith(b"\n"):
+                return  # still being written; a later call starts at the same offset
             offset += len(line)
-            if report is not None:
-                yield offset, report
+            yield offset, line, report
+
+
+def is_ignored(line: bytes, report: dict[str, Any] | None) -> bool:
+    """Return whether a line is not blank, but has no step, or has values of which none is a number.
+
+    Args:
+        line: a complete line of a metrics file.
+        report: its report.
+    """
+    if report is None:
+        return bool(line.strip())
+    return not report["metrics"] and bool(_values(json.loads(line)))
 
 
 def parse_report(line: bytes, written: float) -> dict[str, Any] | None:
@@ -76,10 +101,12 @@ def full_report(report: Any, written: float) -> dict[str, Any] | None:
         report: a line of the file.
         written: time of a report without a possible one, seconds since the epoch.
     """
-    if not isinstance(report, dict) or not isinstance(report.get("step"), int):
+    if not isinstance(report, dict):
         return None
-    values = report.get("metrics", {key: value for key, value in report.items() if key not in {"step", "time"}})
-    if not isinstance(values, dict):
+    step, values = report.get("step"), _values(report)
+    if isinstance(step, float) and step.is_integer():
+        step = int(step)
+    if type(step) is not int or not isinstance(values, dict):  # a boolean is an int to `isinstance`
         return None
     # a whole number in JSON may have any number of digits
     metrics = {
@@ -89,4 +116,9 @@ def full_report(report: Any, written: float) -> dict[str, Any] | None:
     }
     own = report.get("time")
     when = float(own) if isinstance(own, int | float) and 0 <= own < LAST_TIME else written
-    return {"step": report["step"], "time": when, "metrics": metrics}
+    return {"step": step, "time": when, "metrics": metrics}
+
+
+def _values(report: dict[str, Any]) -> Any:
+    """Return the values of a report in the full or the short form."""
+    return report.get("metrics", {key: value for key, value in report.items() if key not in {"step", "time"}})

@@ -1,8 +1,10 @@
-"""Monitor the reports of a run: warn of a diverging loss and of a slow rank, and post events to the user's webhook."""
+"""Monitor the reports of a run, and post events to the user's webhook.
+
+It warns of a diverging loss, of a slow rank, and of lines that are no reports.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -16,11 +18,14 @@ from orchestrator.backends.run_progress import PaceWatch
 from orchestrator.runs.status import RunState
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.notify import message, post
+from train_jobs.artifacts.lineage import METRICS_FILE
+from train_jobs.artifacts.metrics_file import is_ignored, read_lines
 from train_jobs.artifacts.redaction import protect
 
 WINDOW = 5  # reports; their median is robust to one bad batch
 RISE = 0.5  # nats above the best so far: a BERT that recovers from a spike has seldom risen that much for so long
 LOSS = "train_loss"
+EXAMPLE = '{"step": 1, "loss": 2.5}'  # of a report, in its short form
 EVENTS = {RunState.COMPLETED: "completed", RunState.FAILED: "failed", RunState.PREEMPTED: "failed"}
 
 
@@ -61,19 +66,21 @@ class RunWatch:
         self._loss, self._pace = LossWatch(), PaceWatch()
         self._offset = 0
         self._step: int | None = None
+        self._lines = IgnoredLines()
 
-    def poll(self) -> str | None:
-        """Return the present problems, of the loss and of a slow rank, after reading new reports; None without any.
+    def poll(self, *, final: bool = False) -> str | None:
+        """Return the present problems after reading new reports: of the loss, a slow rank, and lines; None without any.
 
-        It reads at most once in `pace_seconds`.
+        Args:
+            final: read in any case; without it, at most once in `pace_seconds`.
         """
-        if time.monotonic() - self._polled >= self._pace_seconds:
+        if final or time.monotonic() - self._polled >= self._pace_seconds:
             self._polled = time.monotonic()
             warning = self._read()
             if warning and not self._warned:
                 self._warned = True
                 self._post("diverging", warning)
-        return "; ".join(filter(None, (self._loss.warning, self._pace.warning))) or None
+        return "; ".join(filter(None, (self._loss.warning, self._pace.warning, self._lines.warning))) or None
 
     def ended(self, state: RunState, reason: str | None) -> None:
         """Begin to post how the run ended; `close` waits for it."""
@@ -89,20 +96,19 @@ class RunWatch:
         """Read new reports; return the last problem of the loss among them."""
         path = self._run.metrics
         warning = None
-        with suppress(FileNotFoundError), path.open("rb") as stream:
+        with suppress(FileNotFoundError):
             if path.stat().st_size < self._offset:
                 self.begin(self._started)  # truncated to its checkpoint by a job that resumed
-            stream.seek(self._offset)
-            for line in stream:
-                if not line.endswith(b"\n"):
-                    break  # the job is still writing it: read it whole the next time
-                self._offset += len(line)
-                with suppress(ValueError, KeyError, TypeError):  # a damaged report
-                    report = json.loads(line)
-                    self._step = int(report["step"])
-                    if (moment := float(report["time"])) >= self._started:
-                        self._pace.add(moment, report["metrics"])
-                    warning = self._loss.add(self._step, float(report["metrics"][LOSS])) or warning
+            for behind, line, report in read_lines(path, self._offset):
+                self._offset = behind
+                self._lines.add(line, report)
+                if report is None:
+                    continue
+                self._step, metrics = report["step"], report["metrics"]
+                if report["time"] >= self._started:
+                    self._pace.add(report["time"], metrics)
+                if LOSS in metrics:
+                    warning = self._loss.add(report["step"], float(metrics[LOSS])) or warning
         return warning
 
     def _post(self, event: Any, reason: str | None) -> None:
@@ -119,6 +125,28 @@ class RunWatch:
         )
         anywhere = self._notify.allow_private
         self._posts.append(self._webhook.submit(post, self._address, document, allow_private=anywhere))
+
+
+class IgnoredLines:
+    """Count of the lines that are no reports, which a command of a user may write without noticing."""
+
+    def __init__(self) -> None:
+        self._lines = self._ignored = self._first = 0
+
+    def add(self, line: bytes, report: dict[str, Any] | None) -> None:
+        """Add a complete line of the metrics file and its report."""
+        if is_ignored(line, report):
+            self._ignored += 1
+            self._first = self._first or self._lines + 1
+        self._lines += line.endswith(b"\n")
+
+    @property
+    def warning(self) -> str | None:
+        """The warning, without the text of the lines, which may be private; None without such lines."""
+        if not self._ignored:
+            return None
+        count = "1 line is not a report" if self._ignored == 1 else f"{self._ignored} lines are not reports"
+        return f"{METRICS_FILE}: {count} such as {EXAMPLE}; the first one is line {self._first}"
 
 
 class LossWatch:

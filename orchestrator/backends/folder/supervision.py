@@ -374,6 +374,8 @@ class Supervision(ABC):
             print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
             self.update(attempt=self.state.attempt + 1)
             ending = self._recorded_attempt()
+        with suppress(OSError):  # the end must be recorded also if the reports cannot be read
+            self.update(warning=self.watch.poll(final=True))
         ended = ending.state in {RunState.COMPLETED, RunState.CANCELLED}
         if self.run.cancel_file.exists() and not ended:  # in the pause before a restart
             ending = Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ending.ranks)

@@ -63,6 +63,25 @@ def test_command_runs_with_its_exit_code(
     assert "cannot run no-such-program" in capsys.readouterr().err
 
 
+def test_lines_that_are_no_reports_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        '{"step": 1, "loss": 9.0}',
+        '{"loss": 1.5}',
+        '{"step": "2"}',
+        '{"step": 3, "loss": "hidden"}',
+        '{"step": 4}',
+    ]
+    write = (
+        f"open(__import__('os').environ['ORCHESTRATOR_OUTPUTS'] + '/metrics.jsonl', 'w').write({chr(10).join(lines)!r})"
+    )
+    assert main(["submit", "command", "-b", "debug", "--", "python", "-c", write]) == 0
+    found = status(capsys)
+    assert (found["step"], found["metrics"]) == (4, {"loss": 9.0})
+    assert found["warning"] == (
+        'metrics.jsonl: 3 lines are not reports such as {"step": 1, "loss": 2.5}; the first one is line 2'
+    )
+
+
 def test_same_command_on_azure_has_the_same_job(capsys: pytest.CaptureFixture[str]) -> None:
     place = ["-b", "azure", "--cluster", "cpu", "--sku", "Standard_D16s_v5"]
     assert main(["submit", "command", *place, "--dry-run", "-o", "json", "--", "python", "script.py", "a b"]) == 0

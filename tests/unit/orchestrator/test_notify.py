@@ -296,6 +296,24 @@ def test_slow_rank_of_an_earlier_attempt_is_none_of_this_one(tmp_path: Path) -> 
     assert "rank 1 is slow" in str(watch.poll())
 
 
+def test_lines_that_are_no_reports_are_counted(tmp_path: Path) -> None:
+    watch, metrics = run_watch(tmp_path), tmp_path / "r-1" / "outputs" / "metrics.jsonl"
+    for text, warning in (
+        ('{"step": 1, "loss": 1.5}', None),
+        ('\n\n{"step": 2, "stage": "warm-up", "loss": 1.5}\n{"step": 3', None),
+        (', "time": 1.0, "metrics": {"loss": "a"}}\n', "metrics.jsonl: 1 line is not a report"),
+        ("[1]\n", "metrics.jsonl: 2 lines are not reports"),
+    ):
+        with metrics.open("a") as stream:
+            stream.write(text)
+        found = watch.poll()
+        assert found is None if warning is None else str(found).startswith(warning)
+    assert str(watch.poll()).endswith("the first one is line 4")
+    before = watch.poll()
+    watch.begin()
+    assert watch.poll() == before, "the lines of earlier attempts are still in the file"
+
+
 def test_divergence_is_sent_once_and_end_with_its_step(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
