@@ -50,6 +50,8 @@ from orchestrator.sweeps.driver.parent import ParentRun
 from orchestrator.sweeps.driver.sweep_folder import CLOUD, SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 from train_jobs.artifacts.layers import ConfigLayer, merge
+from train_jobs.artifacts.mounts import reporting_write_errors
+from train_jobs.config.errors import in_shell
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Submission
@@ -316,10 +318,13 @@ class Sweep:
 
         Raises:
             ServiceError: MLflow or its store refused.
+            StorageError: the sweep's folder cannot be read or written.
             UsageError: its backend has MLflow runs of its own.
         """
         require(load_backend(self.folder.record().trial["backend"], self._home), CopiesToMlflow)
-        return ParentRun(self.folder, self._home).sync(to)
+        place = self.folder.path
+        with reporting_write_errors(f"cannot sync sweep {self.name}", place, fix=f"ls -l {in_shell(place)}"):
+            return ParentRun(self.folder, self._home).sync(to)
 
     def cancel(self) -> None:
         """Cancel the sweep and its trials; a sweep that is driven from this machine can be resumed."""

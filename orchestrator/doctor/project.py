@@ -18,7 +18,7 @@ from orchestrator.support.errors import SpecError, UsageError
 from orchestrator.support.finding import Finding, fail, ok, warn
 from orchestrator.support.formatting import counted
 from train_jobs.artifacts.host import MLFLOW
-from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import Condition, StoreReport, examine, sqlite_path
 
 GIT_SECONDS = 10
 NAME = "tracking"
@@ -26,6 +26,8 @@ COPIES = "MLflow copies"
 SYNC_ALL = "orchestrator mlflow sync --all"
 LOCK_SECONDS = 3.0  # MLflow holds its store for milliseconds
 SERVER_SECONDS = 60.0
+UNREAD = (Condition.OLD, Condition.NEW, Condition.UNUSABLE)
+"""Conditions of a store whose runs `examine` cannot list."""
 Behind = Callable[[Callable[[str], frozenset[str] | None]], Iterator[str]]
 """Yields the names of what MLflow does not have in full; see `CopiesToMlflow.behind`."""
 PROBE = """
@@ -124,15 +126,25 @@ def behind(home: Path, sweeps_behind: Behind = no_sweeps) -> Finding:
         sweeps_behind: yields the names of the sweeps that MLflow does not have in full.
     """
 
+    unknown: list[StoreReport] = []
+
     @cache
     def known(uri: str) -> frozenset[str] | None:
-        path = sqlite_path(uri)
-        return None if path is None else examine(path, deep=True).runs
+        if (path := sqlite_path(uri)) is None:
+            return None
+        found = examine(path, deep=True)
+        if found.condition in UNREAD:
+            unknown.append(found)
+            return None
+        return found.runs
 
     copying = [load_backend(name, home) for name in used_backends(home) if capability_of(name, CopiesToMlflow)]
     runs = [name for one in copying for name in require(one, CopiesToMlflow).behind(known)]
     sweeps = list(sweeps_behind(known))
-    if not (names := [*sweeps, *runs]):
+    names = [*sweeps, *runs]
+    if not names and unknown:
+        return warn(COPIES, f"not checked: {unknown[0].reason}", unknown[0].fix or SYNC_ALL)
+    if not names:
         return ok(COPIES, "MLflow has all metrics of the ended runs")
     count = " and ".join(counted(len(found), noun) for found, noun in ((runs, "run"), (sweeps, "sweep")) if found)
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

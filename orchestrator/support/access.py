@@ -21,6 +21,7 @@ from pathlib import Path
 
 from orchestrator.support.errors import StorageError, UsageError
 from orchestrator.support.home import is_command
+from train_jobs.artifacts.mounts import reporting_write_errors
 from train_jobs.config.errors import did_you_mean, in_shell
 
 ACL = "system.posix_acl_default"
@@ -114,7 +115,7 @@ def share_home(home: Path, group: str) -> None:
 
     Raises:
         UsageError: the group does not exist, or this user is not in it.
-        StorageError: the home is another user's, or its file system has no ACLs.
+        StorageError: the home is another user's, or its file system has no ACLs or is read-only.
     """
     open_home(home)
     try:
@@ -133,7 +134,8 @@ def share_home(home: Path, group: str) -> None:
     _require_owner(home)
     if not _has_acls(home):
         raise _refusal(home, "its file system has no ACLs, which sharing needs")
-    _apply(home, shared=True, group=number)
+    with reporting_write_errors(f"cannot share home folder {home}", home, fix=f"ls -ld {in_shell(home)}"):
+        _apply(home, shared=True, group=number)
 
 
 def unshare_home(home: Path) -> None:

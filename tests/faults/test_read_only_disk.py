@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import json
+import os
 import subprocess
 from pathlib import Path
 from random import Random
@@ -13,6 +15,7 @@ import pytest
 from tests.conftest import Console, tmpfs, wait_for, write_corpus, write_spec
 from tests.faults.campaign import disks
 from tests.faults.campaign.scene import Scene, Undisturbed
+from tests.mlflow_runs import make_tracked_run
 from tests.run_folders import run_script
 
 pytestmark = pytest.mark.long
@@ -61,6 +64,34 @@ def test_read_only_home_is_shown_and_named(console: Console, tmp_path: Path) -> 
             assert ": read-only file system\n" in refused.err, words
             assert remount_words(disk) in refused.err.replace("\n         ", " "), words
             assert "Traceback" not in refused.err
+
+
+def test_read_only_home_is_not_damage(console: Console, tmp_path: Path) -> None:
+    """Commands of models, MLflow and sharing name the file system; `doctor` reports no copy that it cannot examine."""
+    group = grp.getgrgid(os.getegid()).gr_name
+    with tmpfs(console.home, "64m") as disk:
+        run = make_tracked_run(disk)
+        (run.path / "result.json").write_text("{}")
+        run.model.mkdir(parents=True)
+        assert console("mlflow", "sync", "run").code == 0
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        for words in (
+            ("mlflow", "sync", "run"),
+            ("mlflow", "sync", "--all"),
+            ("mlflow", "sync", "run", "--to", f"sqlite:///{tmp_path}/other.db"),
+            ("model", "register", "run"),
+            ("model", "deploy", "run", "--endpoint", "abc"),
+            ("home", "share", "--group", group),
+        ):
+            refused = console(*words)
+            assert refused.code != 0, words
+            assert "error[storage]: " in refused.err, (words, refused.err)
+            assert "read-only file system" in refused.err, words
+            assert remount_words(disk) in refused.err.replace("\n         ", " "), words
+            assert "damaged" not in refused.err, words
+        copies = next(row for row in console("doctor", "-o", "json").json if row["name"] == "MLflow copies")
+        assert copies["text"].startswith("not checked: ")
+        assert "read-only file system" in copies["text"]
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["the job writes", "the job sleeps"])

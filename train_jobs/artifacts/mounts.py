@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,3 +76,23 @@ def write_error(message: str, problem: OSError, folder: Path, *, fix: str, then:
         reason = f"{message}: {problem.strerror}"
         return StorageError(reason, facts={"limit": open_files_limit()}, fix=command + again)
     return StorageError(f"{message}: {problem.strerror or problem}", facts={"where": folder}, fix=fix + then)
+
+
+@contextmanager
+def reporting_write_errors(message: str, folder: Path, *, fix: str) -> Iterator[None]:
+    """Report errors of the file system in a block; errors of a network, which have no number, pass.
+
+    Args:
+        message: see `write_error`.
+        folder: the folder that the block writes to.
+        fix: the fix, unless the file system is read-only.
+
+    Raises:
+        StorageError: the block raised an error of the file system.
+    """
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno is None:
+            raise
+        raise write_error(message, problem, folder, fix=fix) from problem

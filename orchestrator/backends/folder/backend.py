@@ -47,7 +47,7 @@ from orchestrator.support.home import run_names, similar_run
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.host import RunClock
-from train_jobs.artifacts.mounts import write_error
+from train_jobs.artifacts.mounts import reporting_write_errors, write_error
 from train_jobs.config.errors import in_shell
 
 if TYPE_CHECKING:
@@ -254,12 +254,18 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
     def register_model(
         self, name: str, model: str | None = None, *, alias: str | None = None, checkpoints: bool = False
     ) -> dict[str, Any]:
-        """Register the model in the registry of the run's MLflow store."""
+        """Register the model in the registry of the run's MLflow store.
+
+        Raises:
+            StorageError: the run's folder or the store's cannot be written; further errors: see `register`.
+        """
         # it reads models and configurations, which no other command of a run needs
         from orchestrator.backends.folder.registered_models import register
 
         run, status, plan = self._existing(name), self.describe(name), self.plan(name)
-        return register(run, status, plan, model, alias, checkpoints=checkpoints)
+        message = f"cannot register the model of run {name}"
+        with reporting_write_errors(message, run.path, fix="free some space"):
+            return register(run, status, plan, model, alias, checkpoints=checkpoints)
 
     def sync_mlflow(self, name: str, to: str | None = None) -> Synced:
         """Make the MLflow run of a run equal to its folder.
@@ -271,15 +277,17 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         Raises:
             NotFoundError: the run does not exist.
             ServiceError: MLflow or its store refused.
-            StorageError: the run's folder is damaged.
+            StorageError: the run's folder is damaged, or cannot be read or written.
         """
         run = self._existing(name)
-        try:
-            return sync_run(run, to)
-        except (OSError, ValueError, KeyError) as problem:
-            reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
-            facts = {"where": run.path, "reason": reason}
-            raise StorageError(f"cannot sync run {name}: its folder is damaged", facts=facts) from problem
+        message = f"cannot sync run {name}"
+        with reporting_write_errors(message, run.path, fix=f"ls -l {in_shell(run.path)}"):
+            try:
+                return sync_run(run, to)
+            except (FileNotFoundError, ValueError, KeyError) as problem:
+                reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
+                facts = {"where": run.path, "reason": reason}
+                raise StorageError(f"{message}: its folder is damaged", facts=facts) from problem
 
     def behind(self, known: Callable[[str], frozenset[str] | None]) -> Iterator[str]:
         """Yield the names of ended runs that MLflow does not have in full."""

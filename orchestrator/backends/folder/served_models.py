@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from orchestrator.support.home import compile_variables
 from orchestrator.support.moved_home import FolderIdentity
 from train_jobs.artifacts.files import hold, write_text
 from train_jobs.artifacts.host import boot_id, process_started
-from train_jobs.artifacts.mounts import write_error
+from train_jobs.artifacts.mounts import reporting_write_errors
 from train_jobs.config.errors import in_shell
 
 ENDPOINTS = "endpoints"  # below the home folder
@@ -62,7 +62,6 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
 
         require_trusted(Path(status.model), TrustConfig(require_signature=key))
     path = home / ENDPOINTS / f"{endpoint}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     with _changing(path, "start"):
         if (known := _running_server(path)) is not None:
             raise ConflictError(
@@ -75,11 +74,7 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
             found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
             place = FolderIdentity.of(path.parent).model_dump()
             process = {"pid": pid, "started": process_started(pid), "boot": boot_id()}
-            try:
-                write_text(path, json.dumps({**found, **process, "folder": place, "model": status.model}, indent=1))
-            except OSError as problem:
-                message = f"cannot record endpoint {endpoint}"
-                raise write_error(message, problem, path.parent, fix="free some space") from problem
+            write_text(path, json.dumps({**found, **process, "folder": place, "model": status.model}, indent=1))
     return found
 
 
@@ -89,15 +84,20 @@ def served_models(home: Path) -> dict[str, str]:
     return {name: known["model"] for name, known in records.items() if known is not None and "model" in known}
 
 
-def _changing(path: Path, verb: str) -> AbstractContextManager[None]:
+@contextmanager
+def _changing(path: Path, verb: str) -> Iterator[None]:
     """Let one command at a time start or stop a server, which takes a minute for a large model.
 
     Raises:
         ConflictError: another command does.
+        StorageError: the server cannot be recorded.
     """
-    message = f"cannot {verb} endpoint {path.stem}: another command changes it"
-    busy = ConflictError(message, fix="wait for the other command")
-    return hold(path.with_suffix(".lock"), seconds=0, busy=busy, remove=True)
+    message = f"cannot {verb} endpoint {path.stem}"
+    busy = ConflictError(f"{message}: another command changes it", fix="wait for the other command")
+    with reporting_write_errors(message, path.parent, fix="free some space"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with hold(path.with_suffix(".lock"), seconds=0, busy=busy, remove=True):
+            yield
 
 
 @contextmanager
@@ -172,6 +172,7 @@ def delete(home: Path, endpoint: str) -> None:
     Raises:
         ConflictError: its server is another user's, or another command changes it.
         NotFoundError: the endpoint does not exist.
+        StorageError: its record cannot be deleted.
         UsageError: its name is invalid.
     """
     check_endpoint(endpoint)

@@ -27,7 +27,7 @@ from orchestrator.backends.folder.mlflow_sync import sync_run
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.tracked_run import default_uri, run_lock, sync
-from orchestrator.support.errors import ServiceError
+from orchestrator.support.errors import ServiceError, StorageError
 from tests.mlflow_runs import make_tracked_run
 from tests.unit.finetuning.finetune_jobs import write_model
 from tests.unit.lineage.test_model_trust import write_keys
@@ -322,7 +322,7 @@ def test_interrupted_upload_is_no_version(run: RunFolder, tmp_path: Path, monkey
 
     with monkeypatch.context() as patched:
         patched.setattr("orchestrator.backends.folder.registered_models.link_or_copy", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(StorageError, match="No space"):
             LocalBackend(tmp_path).register_model("run", "bert")
     assert not client_of(tmp_path).search_registered_models()
     assert LocalBackend(tmp_path).register_model("run", "bert")["version"] == "1"

@@ -73,7 +73,7 @@ def test_server_without_record_is_ended(starts: Starts, monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(served_models, "write_text", full)
-    with pytest.raises(StorageError, match="cannot record endpoint web"):
+    with pytest.raises(StorageError, match="cannot start endpoint web"):
         starts.deploy(LISTENING)
     starts.require_ended()
 
