@@ -217,8 +217,10 @@ def prune(
                 raise ConflictError(reason)
             require(backend, Deletes).delete(handle.name)
             deleted.insert(0, item)
-        except (ConflictError, NotFoundError) as problem:
-            # resumed, deleted or needed since the user read the plan: report it, and delete the others
+        except NotFoundError:  # another command deleted it
+            continue
+        except ConflictError as problem:
+            # resumed or needed since the user read the plan: report it, and delete the others
             kept[item.name] = problem.message
             if item.handle in known:
                 users.add(known[item.handle])

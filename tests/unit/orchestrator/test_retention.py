@@ -169,6 +169,18 @@ def test_run_resumed_meanwhile_is_kept_with_its_store(tmp_path: Path) -> None:
     assert (tmp_path / "token-stores/store-two/shard-0.arrow").exists()
 
 
+def test_run_deleted_meanwhile_is_not_kept(tmp_path: Path) -> None:
+    """Another command deletes a run after this one planned to."""
+    for name in ("one", "two"):
+        make_run(tmp_path, name)
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    pruning = orchestrator.pruning(states=[RunState.COMPLETED])
+    LocalBackend(tmp_path).delete("one")
+    done = orchestrator.prune(pruning)
+    assert done.kept == {}
+    assert [item.name for item in done.deleted] == ["two"]
+
+
 def plan_from(run: Path) -> dict[str, object]:
     return plan_of_text("a") | {"job": {"init_from": str(run / "outputs" / "model"), "data": {"train": ["/x/a.csv"]}}}
 
