@@ -196,10 +196,11 @@ def _known_error(problem: Exception) -> UserError | None:
     """Return the error of the user's that an error of the operating system is; None: it may be any other."""
     from orchestrator.support.errors import StorageError, UsageError
 
+    # an error of ours may have it as its cause: to a relative path, the missing folder is any other missing file
+    if (isinstance(problem, OSError) or isinstance(problem.__cause__, FileNotFoundError)) and _folder_is_gone():
+        return UsageError("the current folder no longer exists", fix="cd to a folder that exists")
     if not isinstance(problem, OSError):
         return None
-    if _folder_is_gone():
-        return UsageError("the current folder no longer exists", fix="cd to a folder that exists")
     if problem.errno == errno.ENAMETOOLONG:
         begin = str(problem.filename or "")[:SHOWN_NAME]
         return UsageError(f"the name {begin}... is too long for a file", fix="give the path of a file, not its text")

@@ -166,8 +166,10 @@ def test_stream_that_the_caller_closed_is_no_error(console: Console, closed: str
     assert ("unknown run" in unknown.stderr) is ("2>" not in closed)
 
 
-def test_folder_that_no_longer_exists_is_named(console: Console) -> None:
-    done = in_shell(console, "mkdir gone; cd gone; rmdir ../gone; orchestrator plan pretrain")
+@pytest.mark.parametrize("words", ["plan pretrain", "init pretrain", "download run", "download run --to here"])
+def test_folder_that_no_longer_exists_is_named(console: Console, words: str) -> None:
+    (make_run(console.home, "run").outputs / "model").mkdir()
+    done = in_shell(console, f"mkdir gone; cd gone; rmdir ../gone; orchestrator {words}")
     assert done.returncode == 2
     assert done.stderr == "error[usage]: the current folder no longer exists\n  fix  cd to a folder that exists\n"
 
