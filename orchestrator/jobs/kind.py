@@ -139,12 +139,15 @@ class JobKind(ABC):
             UsageError: the kind has no such column.
         """
         from orchestrator.support.errors import UsageError
+        from train_jobs.config.errors import in_shell
 
         role, _, name = words[0].rpartition("=")
         if len(words) > 1 or role not in {"", "text"}:
             raise UsageError(f"invalid --column {words[-1]!r}: texts have one column", fix="--column NAME")
         if not texts:
-            raise UsageError("--column needs the files that have the column", fix=f"--data FILE --column {name}")
+            raise UsageError(
+                "--column needs the files that have the column", fix=f"--data FILE --column {in_shell(name)}"
+            )
         return {"data.text": ([{"path": [path], "column": name} for path in texts], "--column")}
 
     def title(self, plan: Mapping[str, Any]) -> str:
@@ -167,7 +170,7 @@ def columns_by_role(words: list[str], keys: Mapping[str, str]) -> dict[str, tupl
         UsageError: an argument has another form, or an unknown role.
     """
     from orchestrator.support.errors import UsageError
-    from train_jobs.config.errors import did_you_mean
+    from train_jobs.config.errors import did_you_mean, in_shell
 
     found: dict[str, tuple[Any, str]] = {}
     for word in words:
@@ -175,7 +178,9 @@ def columns_by_role(words: list[str], keys: Mapping[str, str]) -> dict[str, tupl
         if not equals or not name or role not in keys:
             near = did_you_mean(role, keys) if equals else ""
             roles = ", ".join(f"{one}=NAME" for one in keys)
-            raise UsageError(f"invalid --column {word!r}{near}: must be {roles}", fix=f"--column text={name or word}")
+            raise UsageError(
+                f"invalid --column {word!r}{near}: must be {roles}", fix=f"--column text={in_shell(name or word)}"
+            )
         found[keys[role]] = (name, "--column")
     return found
 

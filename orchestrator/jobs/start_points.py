@@ -125,14 +125,14 @@ def _hub_model(name: str, no_run: NotFoundError) -> Path:
         NotFoundError: no such model exists.
     """
     from train_jobs.artifacts.hub import PREFIX, hub_folder, is_hub_name
-    from train_jobs.config.errors import SpecError
+    from train_jobs.config.errors import SpecError, in_shell
 
     no_run.facts |= {
         "where": "--model, --from: a run, a folder with a model, a name on the Hugging Face Hub, or models:/NAME@ALIAS"
     }
     if not is_hub_name(name):
         if no_run.fix == "orchestrator list" and "/" not in name and "did you mean" not in no_run.message:
-            no_run.fix = f"orchestrator list; a model on the Hub: --model {PREFIX}{name}"
+            no_run.fix = f"orchestrator list; a model on the Hub: --model {in_shell(PREFIX + name)}"
         raise no_run
     try:
         return hub_folder(name)

@@ -12,6 +12,7 @@ from orchestrator.support.errors import AuthError, ServiceError, UsageError
 from orchestrator.support.secret_sources import without_credentials
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.tracking.mlflow_store import SQLITE, first_line, sqlite_path
+from train_jobs.config.errors import in_shell
 
 # MLflow's client retries a server that is away for ten minutes; a user's own values take precedence
 DEFAULTS = {
@@ -121,7 +122,7 @@ def _check_supported(uri: str, problem: Exception) -> None:
     lead = f"cannot use the tracking URI {uri}"
     if isinstance(problem, RestException) and (target := _redirect(uri)) is not None:
         # the client follows it with a GET, and an answer to that names other reasons
-        raise UsageError(f"{lead}: the server redirects to {target}", fix=f"--to {target}") from problem
+        raise UsageError(f"{lead}: the server redirects to {target}", fix=f"--to {in_shell(target)}") from problem
     if isinstance(problem, ModuleNotFoundError):
         fix = f"install {problem.name} in the environment of orchestrator"
         raise UsageError(f"{lead}: its driver {problem.name} is not installed", fix=fix) from problem

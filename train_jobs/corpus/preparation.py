@@ -371,7 +371,7 @@ def _clear_folder(folder: StorePath, *, replace: bool) -> None:
             )
         raise ConflictError(
             f"{folder} contains a token store with another text or other settings",
-            facts={"content": f"orchestrator data show {folder}"},
+            facts={"content": f"orchestrator data show {in_shell(folder)}"},
             fix=fix,
         )
     (folder / MANIFEST_FILE).unlink()  # first of all: without it, no reader opens shards that are being replaced

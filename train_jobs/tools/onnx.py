@@ -37,6 +37,7 @@ from train_jobs.artifacts.model_tokenizer import TOKENIZER, TOKENIZER_FILE, VOCA
 from train_jobs.artifacts.model_trust import PICKLED
 from train_jobs.artifacts.start_model import CONFIG
 from train_jobs.config import SpecError, TrainingError, UserError
+from train_jobs.config.errors import in_shell
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
 from train_jobs.engine.runtime import boundary, storage
 from train_jobs.inference.model_folder import Folder, Model, read_folder
@@ -136,12 +137,14 @@ def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | No
 
 def _check_path(folder: Folder, path: Path) -> None:
     if path.suffix != ".onnx":
-        raise SpecError(f"invalid --output {path}: a graph ends in .onnx", fix=f"--output {path.with_suffix('.onnx')}")
+        raise SpecError(
+            f"invalid --output {path}: a graph ends in .onnx", fix=f"--output {in_shell(path.with_suffix('.onnx'))}"
+        )
     has_weights = any((path.parent / name).exists() for name in (WEIGHTS, PICKLED))
     if has_weights and folder.path.resolve() != path.parent.resolve():
         raise SpecError(
             f"cannot export to {path.parent}: it contains another model, whose configuration would be replaced",
-            fix=f"--output {folder.path / path.name}",
+            fix=f"--output {in_shell(folder.path / path.name)}",
         )
 
 

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 
 from train_jobs.artifacts.regular_files import open_regular
 from train_jobs.config import SpecError
+from train_jobs.config.errors import in_shell
 
 TOKEN, TOKEN_FILE = "ORCHESTRATOR_SERVE_TOKEN", "ORCHESTRATOR_SERVE_TOKEN_FILE"
 MIN_TOKEN, MAX_TOKEN_FILE = 16, 4096  # characters, bytes
@@ -91,7 +92,7 @@ def _read_file(path: Path) -> str:
             found = os.fstat(stream.fileno())
             if found.st_uid != os.getuid() or found.st_mode & 0o077:
                 raise SpecError(
-                    f"cannot use {TOKEN_FILE}: other users may read or write {path}", fix=f"chmod 600 '{path}'"
+                    f"cannot use {TOKEN_FILE}: other users may read or write {path}", fix=f"chmod 600 {in_shell(path)}"
                 )
             return stream.read(MAX_TOKEN_FILE).decode("ascii", errors="replace")
     except OSError as problem:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from orchestrator.support.errors import UsageError
-from train_jobs.config.errors import closest
+from train_jobs.config.errors import closest, in_shell
 from train_jobs.config.other_tools import OURS, our_key
 
 VERBS = {
@@ -103,11 +103,13 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
     if before and before[0] in {"--data", "--input"}:
         words = [before[1], *(word for word in unknown if not word.startswith("-"))]
         return UsageError(
-            f"{before[0]} takes one path, and may be repeated", fix=" ".join(f"{before[0]} {word}" for word in words)
+            f"{before[0]} takes one path, and may be repeated",
+            fix=" ".join(f"{before[0]} {in_shell(word)}" for word in words),
         )
     if before and before[0] == "--set" and "=" not in before[1]:
         return UsageError(
-            f"invalid --set {before[1]}: not of the form KEY=VALUE", fix=f"--set {before[1]}={unknown[0]}"
+            f"invalid --set {before[1]}: not of the form KEY=VALUE",
+            fix=f"--set {in_shell(f'{before[1]}={unknown[0]}')}",
         )
     return UsageError(message, fix=f"orchestrator {verb} --help")
 

@@ -353,13 +353,14 @@ def _data(kind: JobKind, words: list[str]) -> dict[str, tuple[Any, str]]:
     from orchestrator.specs.site import builtin_sites
     from orchestrator.support.errors import UsageError
     from train_jobs.artifacts.layers import dotted
+    from train_jobs.config.errors import in_shell
 
     remote = [(word, site) for word in words for site in builtin_sites() if site.is_remote(word)]
     if not remote:
         return kind.data_flag(words)
     word, site = remote[0]
     if len(words) > 1:
-        raise UsageError(f"cannot combine {word} with other data", fix=f"--data {word}")
+        raise UsageError(f"cannot combine {word} with other data", fix=f"--data {in_shell(word)}")
     return {dotted(site.data_key): (word, "--data")}
 
 

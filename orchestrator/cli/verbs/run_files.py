@@ -21,6 +21,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.runs.tracking_server import check_server, checked_address
 from orchestrator.support.errors import AuthError, ServiceError, StorageError, UsageError
 from orchestrator.support.formatting import ago, bytes_text, counted
+from train_jobs.config.errors import in_shell
 
 if TYPE_CHECKING:
     from orchestrator.backends.purging import Purging
@@ -95,7 +96,7 @@ def download(arguments: argparse.Namespace) -> None:
     """
     if arguments.all and arguments.outputs:
         raise UsageError(
-            "cannot combine --all with names of outputs", fix=f"orchestrator download {arguments.name} --all"
+            "cannot combine --all with names of outputs", fix=f"orchestrator download {in_shell(arguments.name)} --all"
         )
     outputs = [] if arguments.all else arguments.outputs or ["model"]
     run = run_or_best(Orchestrator(arguments.backend), arguments.name, model="model" in outputs)

@@ -96,7 +96,7 @@ def extend(arguments: argparse.Namespace) -> int:
         UsageError: neither is given.
     """
     if arguments.trials is arguments.hours is arguments.cost is None:
-        fix = f"orchestrator sweep extend {arguments.name} --trials 20"
+        fix = f"orchestrator sweep extend {in_shell(arguments.name)} --trials 20"
         raise UsageError("cannot extend the sweep without --trials, --hours or --cost", fix=fix)
     sweep = _attached(arguments)
     sweep.extend(arguments.trials or 0, hours=arguments.hours, cost=arguments.cost)

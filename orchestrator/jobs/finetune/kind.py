@@ -36,10 +36,11 @@ class FinetuneKind(JobKind):
             UsageError: there are several.
         """
         from orchestrator.support.errors import UsageError
+        from train_jobs.config.errors import in_shell
 
         if len(words) > 1:
             raise UsageError(
-                "--data takes one table, or one folder with the files of the task", fix=f"--data {words[0]}"
+                "--data takes one table, or one folder with the files of the task", fix=f"--data {in_shell(words[0])}"
             )
         return {"data": (words[0] if words else None, "--data")}
 

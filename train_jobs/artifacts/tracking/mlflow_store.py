@@ -174,7 +174,9 @@ def prepare(path: Path, *, deep: bool = False) -> str | None:
         return _replacement(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_suffix(".lock")
-    busy = StorageError(f"cannot prepare the MLflow store {path}: another process holds its lock", fix=f"fuser {lock}")
+    busy = StorageError(
+        f"cannot prepare the MLflow store {path}: another process holds its lock", fix=f"fuser {in_shell(lock)}"
+    )
     with hold(lock, seconds=LOCK_SECONDS, busy=busy):
         found = _examine_created(path, deep=deep)
         if found.condition == Condition.READY:  # another process was faster
