@@ -246,6 +246,12 @@ def too_many(request: Passing) -> None:
     request.reply(429, b"slow down")
 
 
+def too_large(request: Passing) -> None:
+    """Answer 413 without passing the request on."""
+    request.body()
+    request.reply(413, b"too large")
+
+
 def internal(request: Passing) -> None:
     """Answer 500 without passing the request on."""
     request.body()

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
 from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.cli.main import main
 from orchestrator.runs.tracked_run import Synced, default_uri
 from orchestrator.support.errors import ServiceError
@@ -33,7 +34,9 @@ from tests.mlflow_servers import (
     proxied,
     running,
     server_python,
+    too_large,
 )
+from tests.unit.finetuning.finetune_jobs import write_model
 from train_jobs.artifacts.metrics_file import metric_files
 from train_jobs.artifacts.tracking.run_files import FILES_TAG
 from train_jobs.engine.reporting.metrics import MetricsLog
@@ -216,6 +219,22 @@ def test_lost_answer_to_a_creation_leaves_one_run(
         assert proxy.requests.count(("POST", "/api/2.0/mlflow/runs/create")) == requests
     named = [one for one in active_runs(server.uri) if one.info.run_name == run.name]
     assert [one.info.status for one in named] == ["FINISHED"]
+
+
+def test_refused_upload_of_a_model_is_an_error_of_the_server(home: Path, server: MlflowServer) -> None:
+    """A proxy may limit the size of bodies; the next attempt registers the model."""
+
+    def choose(method: str, path: str, number: int) -> Fault | None:
+        return too_large if method == "PUT" and path.endswith("model.safetensors") else None
+
+    with proxied(server.uri, choose) as proxy:
+        run = make_tracked_run(home, "refused", uri=proxy.uri, plan={"environment": {"python": "3.11", "torch": "2"}})
+        assert write_model(run.model.parent) == run.model
+        with pytest.raises(ServiceError, match="cannot register the model of run refused") as caught:
+            LocalBackend(home).register_model("refused")
+        assert "413" in str(caught.value.facts["reason"])
+        proxy.choose = lambda *_: None
+        assert LocalBackend(home).register_model("refused")["version"] == "1"
 
 
 @pytest.mark.parametrize("seed", [1, 2, pytest.param(range(3, 23), marks=pytest.mark.slow)])

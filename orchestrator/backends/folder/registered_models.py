@@ -17,7 +17,7 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.mlflow_model import model_files, read_export
 from orchestrator.runs.status import SWEEP_TAG, RunStatus
 from orchestrator.runs.tracked_run import has_run, run_lock, sync_command
-from orchestrator.runs.tracking_server import DEFAULTS
+from orchestrator.runs.tracking_server import DEFAULTS, reason_of
 from orchestrator.support.errors import NotFoundError, ServiceError
 from train_jobs.artifacts.commit import committed
 from train_jobs.artifacts.drafts import scratch_folder
@@ -60,7 +60,7 @@ def register(
     Raises:
         ConflictError: the run has not completed.
         NotFoundError: the run has no model of its own.
-        ServiceError: MLflow refused.
+        ServiceError: MLflow refused, or an upload failed.
     """
     require_model(status)
     if not run.model.is_dir():
@@ -73,6 +73,7 @@ def register(
     # of a run on a server, MLflow prints addresses to stdout, which has the result alone
     for name, value in {**DEFAULTS, "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}.items():
         os.environ.setdefault(name, value)
+    import requests
     from mlflow.exceptions import MlflowException
 
     name = model_name(status, model)
@@ -92,6 +93,12 @@ def register(
             fix="--name with letters, digits and hyphens"
             if problem.error_code == "INVALID_PARAMETER_VALUE"
             else f"{sync_command(run.name)}; then register it again",
+        ) from problem
+    except requests.RequestException as problem:  # of an upload, which MLflow's client does not turn into its own
+        raise ServiceError(
+            f"cannot register the model of run {status.name}: an upload failed",
+            facts={"where": status.tracking_uri, "reason": reason_of(problem)},
+            fix="run the same command again",
         ) from problem
 
 
