@@ -51,7 +51,6 @@ from orchestrator.sweeps.driver.sweep_folder import CLOUD, SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 from train_jobs.artifacts.layers import ConfigLayer, merge
 from train_jobs.artifacts.mounts import reporting_write_errors
-from train_jobs.config.errors import in_shell
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Submission
@@ -323,7 +322,7 @@ class Sweep:
         """
         require(load_backend(self.folder.record().trial["backend"], self._home), CopiesToMlflow)
         place = self.folder.path
-        with reporting_write_errors(f"cannot sync sweep {self.name}", place, fix=f"ls -l {in_shell(place)}"):
+        with reporting_write_errors(f"cannot sync sweep {self.name}", place):
             return ParentRun(self.folder, self._home).sync(to)
 
     def cancel(self) -> None:

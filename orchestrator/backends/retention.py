@@ -217,10 +217,10 @@ def prune(
                 raise ConflictError(reason)
             require(backend, Deletes).delete(handle.name)
             deleted.insert(0, item)
-        except NotFoundError:  # another command deleted it
-            continue
-        except ConflictError as problem:
-            # resumed or needed since the user read the plan: report it, and delete the others
+        except (ConflictError, NotFoundError) as problem:
+            if not backend.has(handle.name):  # another command deleted it
+                continue
+            # resumed or needed since the user read the plan, or a file of it is missing: report it, delete the others
             kept[item.name] = problem.message
             if item.handle in known:
                 users.add(known[item.handle])

@@ -134,7 +134,7 @@ def share_home(home: Path, group: str) -> None:
     _require_owner(home)
     if not _has_acls(home):
         raise _refusal(home, "its file system has no ACLs, which sharing needs")
-    with reporting_write_errors(f"cannot share home folder {home}", home, fix=f"ls -ld {in_shell(home)}"):
+    with reporting_write_errors(f"cannot share home folder {home}", home):
         _apply(home, shared=True, group=number)
 
 

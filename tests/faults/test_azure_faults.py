@@ -254,7 +254,7 @@ def test_cluster_in_a_failed_state_is_refused(
     cluster = cloud.state.resources["computes/gpu"]["properties"]
     cluster["provisioningState"] = "Failed"
     cluster["provisioningErrors"] = [{"error": {"code": "SubnetFull", "message": "the subnet is full"}}]
-    with pytest.raises(CapacityError, match="cannot use cluster gpu: its state is Failed") as refused:
+    with pytest.raises(ConflictError, match="cannot use cluster gpu: its state is Failed") as refused:
         orchestrator.submit(plan(train__seed=9))
     assert refused.value.facts == {"reason": "the subnet is full"}
     assert str(refused.value.fix).startswith("orchestrator cluster delete --name gpu")

@@ -193,6 +193,25 @@ def test_cancelled_run_that_never_arrives_is_cancelled(
     assert run.status().state == RunState.STARTING
 
 
+def test_pending_cancel_spares_a_later_submission(
+    plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another submission of the same plan has the same name."""
+    sent: list[tuple[Wire, str, dict[str, Any]]] = []
+    with monkeypatch.context() as patch:
+        put = die_in_flight(patch, sent)
+        with pytest.raises(KeyboardInterrupt):
+            Orchestrator(home=home, environ={}).submit(plan)
+    run = Orchestrator(home=home, environ={}).attach(plan.name)
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 90.0)
+    run.cancel()
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(observer, "ARRIVAL_SECONDS", -3600.0)  # as if an hour had passed before the next submission
+    put(*sent[0])
+    assert run.status().state == RunState.CANCELLED
+    assert azure.job(plan.name).status != "Canceled"
+
+
 def test_lost_cancel_of_a_running_job_is_repeated(
     run: Run, azure: AzureDouble, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,6 +333,21 @@ def test_run_whose_job_was_deleted_is_listed_and_deleted(run: Run, home: Path, a
     assert [*orchestrator.runs()] == []
     assert not [path for path in azure.folder().rglob(f"*{run.name}*") if path.is_file()]
     assert not (azure.folder() / "orchestrator" / "runs" / run.name / "job" / "plan.json").exists()
+
+
+def test_job_that_appears_again_is_followed(run: Run, azure: AzureDouble) -> None:
+    """Azure may answer 404 for a job for a while, and the job runs on."""
+    azure.move(run.name, "Running")
+    assert run.status().state == RunState.RUNNING
+    hidden = azure.jobs._jobs.pop(run.name)
+    assert (run.status().state, run.status().reason) == (RunState.FAILED, DELETED)
+    azure.jobs._jobs[run.name] = hidden
+    assert (run.status().state, run.status().reason) == (RunState.RUNNING, None)
+    del azure.jobs._jobs[run.name]
+    assert run.status().state == RunState.FAILED
+    azure.jobs._jobs[run.name] = hidden
+    run.cancel()
+    assert len(azure.requests("POST *cancel*")) == 1
 
 
 @pytest.mark.parametrize("file", ["record.json", "request.json", "plan.json"])

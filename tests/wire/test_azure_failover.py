@@ -11,16 +11,17 @@ import pytest
 
 from orchestrator.backends import require
 from orchestrator.backends.azure.backend import AzureBackend
+from orchestrator.backends.azure.clusters import Cluster
 from orchestrator.backends.azure.places import write_cache
 from orchestrator.backends.azure.prices import PRICES_FILE
-from orchestrator.backends.azure.runs import dispatch, observer
-from orchestrator.backends.azure.wire.control_plane import Wire
+from orchestrator.backends.azure.runs import dispatch, failover, observer
+from orchestrator.backends.azure.wire.control_plane import Body, Wire
 from orchestrator.backends.capabilities import Resumes
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import AuthError, CapacityError, QuotaError, SpecError
+from orchestrator.support.errors import AuthError, ConflictError, QuotaError, SpecError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
 
@@ -113,9 +114,28 @@ def test_failed_cluster_without_another_size_is_an_error(
     azure.fail_compute("gpu", code="ClusterCoreQuotaReached", message="The cluster would exceed the core quota.")
     with pytest.raises(QuotaError):
         orchestrator.submit(make_plan(sku=T4))
-    with pytest.raises(CapacityError, match="cannot use cluster gpu: its state is Failed") as failure:
+    with pytest.raises(ConflictError, match="cannot use cluster gpu: its state is Failed") as failure:
         orchestrator.submit(make_plan(sku=T4))
     assert str(failure.value.fix).startswith("orchestrator cluster delete --name gpu")
+
+
+def test_cluster_made_meanwhile_is_kept(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command makes the same cluster, which has the same name, while this one is refused for its quota."""
+    plan, provide, refused = make_plan(sku=[T4, A100]), failover.ensure_machines, []
+
+    def made_meanwhile(wire: Wire, cluster: Cluster, job: Body) -> str:
+        text = provide(wire, cluster, job)
+        if not refused:
+            refused.append(cluster.name)
+            raise QuotaError("no quota is left")
+        return text
+
+    monkeypatch.setattr(failover, "ensure_machines", made_meanwhile)
+    orchestrator.submit(plan)
+    assert {size for size, _ in clusters(azure).values()} == {T4, A100}
+    assert azure.requests("DELETE *computes*") == []
 
 
 def test_cluster_that_cannot_grow_is_kept(

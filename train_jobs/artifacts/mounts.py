@@ -14,6 +14,8 @@ from train_jobs.artifacts.process_limits import more_files, open_files_limit
 from train_jobs.config.errors import StorageError, in_shell
 
 READ_ONLY = "read-only file system"
+FULL = {errno.ENOSPC, errno.EDQUOT}
+DISK_ERRORS = FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EFBIG, errno.EMFILE, errno.ENFILE}
 
 
 class Mount(NamedTuple):
@@ -79,20 +81,21 @@ def write_error(message: str, problem: OSError, folder: Path, *, fix: str, then:
 
 
 @contextmanager
-def reporting_write_errors(message: str, folder: Path, *, fix: str) -> Iterator[None]:
-    """Report errors of the file system in a block; errors of a network, which have no number, pass.
+def reporting_write_errors(message: str, folder: Path) -> Iterator[None]:
+    """Report errors of a disk in a block; other errors of the operating system pass.
 
     Args:
         message: see `write_error`.
         folder: the folder that the block writes to.
-        fix: the fix, unless the file system is read-only.
 
     Raises:
-        StorageError: the block raised an error of the file system.
+        StorageError: the block could not read or write a file.
     """
     try:
         yield
     except OSError as problem:
-        if problem.errno is None:
+        if problem.errno not in DISK_ERRORS:
             raise
-        raise write_error(message, problem, folder, fix=fix) from problem
+        where = Path(problem.filename) if isinstance(problem.filename, str) else folder
+        fix = "free some space" if problem.errno in FULL else f"ls -ld {in_shell(where)}"
+        raise write_error(message, problem, where, fix=fix) from problem

@@ -111,7 +111,7 @@ def finetuned_tables(written: Mapping[str, Any]) -> list[ConfigLayer]:
     if not isinstance(data, dict):
         return []
     found = {key: data[key] for key in KEYS.get(task, ()) if data.get(key) is not None}
-    if task == OWN:
+    if task == OWN and written.get("task") in {None, OWN}:  # tables of GLUE have a format of their own
         found |= _reading(data, written)
     return [ConfigLayer(f"from the model {head.name}", {"data": found})] if found else []
 

@@ -17,7 +17,7 @@ from orchestrator.backends.azure.sizes import SIZES, Size, check_runs_torch, fin
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, duration, duration_seconds, writable
 from orchestrator.backends.capabilities import ClusterChange, Clusters
 from orchestrator.specs.compute import CLUSTER_NAME, region_name
-from orchestrator.support.errors import CapacityError, ConflictError, NotFoundError, QuotaError, SpecError, UsageError
+from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
 from train_jobs.config.fields import Config
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ SPOT_QUOTA = re.compile(r"low.?priority|spot", re.IGNORECASE)
 FIXED = {"vmSize": "size", "vmPriority": "tier"}  # cannot be changed once the cluster exists
 UNUSABLE = {"Failed", "Canceled", "Deleting"}  # provisioningState of clusters that run no job
 FEWER = "--set compute.nodes={0} --set compute.max_nodes={0}"  # flags of `submit`
+
+
+class UnusableClusterError(ConflictError):
+    """A cluster runs no job: its creation or change failed, or it is being deleted."""
 
 
 class Cluster(Config):
@@ -140,8 +144,7 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
 
     Raises:
         NotFoundError: it does not exist, and no machine size is given.
-        CapacityError: a cluster of that name is unusable.
-        ConflictError: a cluster of that name has other machines.
+        ConflictError: a cluster of that name has other machines, or is unusable.
         QuotaError: the subscription does not allow that many machines.
         UserError: Azure could not create it.
     """
@@ -193,16 +196,21 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
     return f"cluster {name}: updated, {', '.join(changes)}"
 
 
+def is_unusable(found: Body) -> bool:
+    """Return whether a cluster runs no job: its creation or change failed, or it is being deleted."""
+    return found["properties"].get("provisioningState") in UNUSABLE
+
+
 def _check_usable(name: str, found: Body) -> None:
     """Refuse a cluster that runs no job: one whose creation or change failed, or that is being deleted.
 
     Raises:
-        CapacityError: its provisioningState is one of `UNUSABLE`.
+        UnusableClusterError: its provisioningState is one of `UNUSABLE`.
     """
-    state = found["properties"].get("provisioningState")
-    if state in UNUSABLE:
+    if is_unusable(found):
+        state = found["properties"]["provisioningState"]
         reasons = [text for text in _provisioning_errors(found) if text]
-        raise CapacityError(
+        raise UnusableClusterError(
             f"cannot use cluster {name}: its state is {state}",
             facts={"reason": "; ".join(reasons)} if reasons else None,
             fix=f"orchestrator cluster delete --name {name}, or --cluster with another name",

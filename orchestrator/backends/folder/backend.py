@@ -264,7 +264,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
 
         run, status, plan = self._existing(name), self.describe(name), self.plan(name)
         message = f"cannot register the model of run {name}"
-        with reporting_write_errors(message, run.path, fix="free some space"):
+        with reporting_write_errors(message, run.path):
             return register(run, status, plan, model, alias, checkpoints=checkpoints)
 
     def sync_mlflow(self, name: str, to: str | None = None) -> Synced:
@@ -281,13 +281,13 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         """
         run = self._existing(name)
         message = f"cannot sync run {name}"
-        with reporting_write_errors(message, run.path, fix=f"ls -l {in_shell(run.path)}"):
+        with reporting_write_errors(message, run.path):
             try:
                 return sync_run(run, to)
             except (FileNotFoundError, ValueError, KeyError) as problem:
                 reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
                 facts = {"where": run.path, "reason": reason}
-                raise StorageError(f"{message}: its folder is damaged", facts=facts) from problem
+                raise StorageError(f"cannot sync run {name}: its folder is damaged", facts=facts) from problem
 
     def behind(self, known: Callable[[str], frozenset[str] | None]) -> Iterator[str]:
         """Yield the names of ended runs that MLflow does not have in full."""

@@ -98,7 +98,7 @@ def register(
         raise ServiceError(
             f"cannot register the model of run {status.name}: an upload failed",
             facts={"where": status.tracking_uri, "reason": reason_of(problem)},
-            fix="run the same command again",
+            fix="check the limits of the server and its proxies; then run the same command again",
         ) from problem
 
 

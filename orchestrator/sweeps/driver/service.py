@@ -12,6 +12,7 @@ The service also stores the first four, so that other machines can attach.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -264,7 +265,10 @@ class ServiceControl(SweepControl):
                 raise NotFoundError(f"{self._service.sweep_service} no longer has sweep {self._folder.name}")
             return self._status_of(self._missing(known), [])
         if known.cancelled and not sweep.cancelled and not sweep.state.terminal:
-            self._service.cancel_sweep(_documents(self._folder))  # it arrived after its user had cancelled it
+            try:
+                self._service.cancel_sweep(_documents(self._folder))  # it arrived after its user had cancelled it
+            except UserError as problem:  # the status is known all the same, and the next look tries again
+                print(f"warning: cannot cancel sweep {self._folder.name}: {problem.message}", file=sys.stderr)
         state = self._state_of(sweep, cancelled=known.cancelled)
         cancelled = known.cancelled or sweep.cancelled or state.reason is not None
         histories = {number: row.values for number, row in rows.items()}

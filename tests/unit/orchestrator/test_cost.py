@@ -144,6 +144,13 @@ def test_lost_command_ends_when_it_last_wrote_a_report(tmp_path: Path) -> None:
     assert [one.name for one in pruning.runs] == ["lost"]
 
 
+def test_reports_without_times_make_no_work_look_repeated(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "one", plan=PRICED, attempts=[attempt(0, 90, 2), attempt(100, 190, 4)])
+    run.metrics.write_text("".join(f'{{"step": {step}, "loss": 2.5}}\n' for step in range(1, 5)))
+    cost = Orchestrator(home=tmp_path, environ={}).attach("one").cost()
+    assert (cost.repeated_steps, cost.repeated_node_hours) == (0, 0.0)
+
+
 def test_cost_names_the_origin_of_the_price(tmp_path: Path) -> None:
     changes = {"compute.price_per_hour": {"value": 36.0, "from": "job.yaml:7"}}
     run = make_run(

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.artifacts.files import write_text
-from train_jobs.artifacts.mounts import READ_ONLY, remount
+from train_jobs.artifacts.mounts import FULL, READ_ONLY, remount
 from train_jobs.config import StorageError, UserError, in_shell
 
-FULL = {errno.ENOSPC, errno.EDQUOT}
 REFUSED = {errno.EACCES, errno.EPERM}
 PATH_ERRORS = {
     errno.EFBIG: "a file would grow past the size limit",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import report
+from orchestrator.backends.azure.clusters import UnusableClusterError, is_unusable
 from orchestrator.backends.azure.known_clusters import forget_cluster
 from orchestrator.backends.azure.options import SERVERLESS
 from orchestrator.backends.azure.runs.observer import Observer
@@ -61,7 +62,7 @@ def first_available(wire: Wire, targets: Sequence[Target], home: Path) -> Target
 
     Raises:
         CapacityError, QuotaError: Azure provides none of them; the error of the last try.
-        ConflictError: the cluster has other machines.
+        ConflictError: the cluster has other machines, or that of the last try is unusable.
     """
     for number, target in enumerate(targets, 1):
         cluster = target.request.cluster
@@ -69,10 +70,13 @@ def first_available(wire: Wire, targets: Sequence[Target], home: Path) -> Target
         is_new = others and cluster.name != SERVERLESS and wire.compute(cluster.name) is None
         try:
             report(ensure_machines(wire, cluster, target.request.job))
-        except (CapacityError, QuotaError) as problem:
+        except (CapacityError, QuotaError, UnusableClusterError) as problem:
             if not others:
                 raise
-            if is_new and wire.compute(cluster.name) is not None:  # what Azure could not make would refuse later runs
+            made = wire.compute(cluster.name) if is_new else None
+            # What Azure could not make would refuse later runs. A quota error may leave the cluster that another
+            # command has just made, and that works.
+            if made is not None and (isinstance(problem, CapacityError) or is_unusable(made)):
                 wire.delete_compute(cluster.name)
             report(f"machines {number} of {len(targets)}: {problem.message}; trying the next")
         except ConflictError:

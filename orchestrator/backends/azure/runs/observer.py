@@ -56,6 +56,7 @@ CANCELLED_BEFORE = "it was cancelled before Azure had the job"
 CANCEL_PENDING = "Azure does not show the job yet: if it appears, the next orchestrator status cancels it"
 REQUEUED = "Azure took its machines away, and started the same job again"
 NO_MACHINES = "its cluster got no machines; the run moves to others"
+ARRIVAL_SECONDS = 900.0  # between a request and the creation of its job, with the difference of both clocks
 GRACE_SECONDS = 90.0  # a request whose sender died may still arrive: longer than any proxy or gateway keeps one
 LOOKS, LOOK_PAUSE = 3, 1.0  # requests for a missing job before it counts as never submitted, and seconds between two
 CLOCK_SECONDS = 1.0  # a start that is later by more than this is another start
@@ -112,7 +113,7 @@ class Observer:
         return self.files().read(self._outputs + name)
 
     def refresh(self) -> RunRecord:
-        """Return the record after asking Azure about the newest attempt; a finished attempt never changes.
+        """Return the record after asking Azure about the newest attempt; one whose job has finished never changes.
 
         Raises:
             NotFoundError: the workspace does not exist.
@@ -120,7 +121,7 @@ class Observer:
             UserError: Azure cannot be reached, or refused.
         """
         record = self._with_attempts_of_azure(self.folder.read())
-        if record.last.ended is not None:
+        if record.last.ended is not None and record.last.reason != DELETED:  # Azure may hide a job for a while
             return record
         refreshed = record.with_last(**self._changes(record.last, cancelled=record.cancelled))
         if refreshed == record or self.folder.update(record, refreshed) is refreshed:
@@ -150,6 +151,10 @@ class Observer:
 
     def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
         job = self._job_of(attempt)
+        created = seconds((job.get("systemData") or {}).get("createdAt")) if job is not None else None
+        created = created or attempt.intended
+        if cancelled and not attempt.confirmed and created > attempt.intended + ARRIVAL_SECONDS:
+            job = None  # of another submission, which has the same name if its plan is the same
         if job is None and attempt.confirmed:
             return {
                 "state": RunState.CANCELLED if cancelled else RunState.FAILED,
@@ -172,6 +177,8 @@ class Observer:
         if cancelled and not state.terminal and status not in ENDING_STATUSES:
             self._repeat_cancel(attempt.job)
         found: dict[str, Any] = {"confirmed": True, "state": state}
+        if attempt.reason == DELETED:
+            found |= {"ended": None, "reason": None, "refused": False}
         # a second request, to the run history, is needed only for the start and the end of an attempt
         if state in {RunState.QUEUED, RunState.STARTING}:
             return found | (self._new_life(attempt) if attempt.started and status != "Paused" else {})
@@ -181,7 +188,6 @@ class Observer:
         found |= self._start(attempt, details)
         if state == RunState.RUNNING:
             return {**found, "started": found["started"] or time.time()}
-        created = seconds((job.get("systemData") or {}).get("createdAt")) or attempt.intended
         found |= self._ending(attempt.model_copy(update=found), {**details, "status": status}, created)
         # an eviction may end the job before the user's cancel does: a restart would ignore what the user asked for
         if cancelled and found["state"] == RunState.PREEMPTED:
@@ -204,7 +210,9 @@ class Observer:
         job = self.wire.job(attempt.job)
         if job is None and attempt.confirmed:
             self.wire.location()  # fails if the workspace does not exist: its jobs would look the same
-        elif time.time() - attempt.intended < GRACE_SECONDS:
+        if attempt.reason == DELETED:
+            return job
+        if not attempt.confirmed and time.time() - attempt.intended < GRACE_SECONDS:
             return job
         for _ in range(LOOKS - 1):
             if job is None:
@@ -365,7 +373,9 @@ class Observer:
             tracking_uri=self.wire.tracking_uri() if last.started is not None else None,
             metrics=report.get("metrics", {}),
         )
-        if state.terminal:  # `list` shows hundreds of finished runs: each costs requests only once
+        if (
+            state.terminal and last.reason != DELETED
+        ):  # `list` shows hundreds of finished runs: each costs requests only once
             final = record.model_copy(update={"final": status})
             if self.folder.update(record, final) is not final:
                 return self.status()
