@@ -485,9 +485,6 @@ class Sweeps:
             return Sweep(folder, self._home, created=True)
         sweep, wanted = Sweep(folder, self._home), trial_count(record.spec)
         status = sweep.status()
-        if folder.unconfirmed() and not status.state.terminal:
-            sweep.resume()
-            return Sweep(folder, self._home, created=True)
         if status.state.resumable:
             raise ConflictError(
                 f"a sweep of the same plan is {status.state}",
@@ -500,6 +497,9 @@ class Sweeps:
                 facts={"sweep": record.name},
                 fix=sweep.resume_command(wanted),
             )
+        if folder.unconfirmed() and not status.state.terminal:
+            sweep.resume()
+            return Sweep(folder, self._home, created=True)
         return sweep
 
     def all(self) -> list[Sweep]:
