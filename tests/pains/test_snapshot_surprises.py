@@ -50,7 +50,7 @@ def project(tmp_path: Path) -> Path:
 
 def plan(project: Path) -> Plan:
     given = {"code.folder": str(project), "code.entry": "my_pretrain", "data.text": [str(project / "corpus")]}
-    return Orchestrator(home=project / "home", environ={}).plan(overrides=given)
+    return Orchestrator(home=project.parent / "home", environ={}).plan(overrides=given)
 
 
 def test_snapshot_excludes_git_data_and_environments(project: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_uncommitted_code_is_shipped_and_reported(project: Path, tmp_path: Path)
 
 
 def test_excluded_files_are_reported(project: Path) -> None:
-    console = Console(home=project / "home", cwd=project.parent)
+    console = Console(home=project.parent / "home", cwd=project.parent)
     words = ["plan", "pretrain", "--code", "project", "--set", "code.entry=my_pretrain", "--data", "project/corpus"]
     done = console(*words)
     assert done.code == 0, done.err
@@ -82,8 +82,9 @@ def test_excluded_files_are_reported(project: Path) -> None:
     ):
         assert expected in text
     document = console(*words, "-o", "json").json["plan"]["snapshot"]
-    assert document["left_out"]["files"] == sum(entry.files for entry in plan(project).snapshot.left_out)
-    assert {".git/", ".venv/", "raw/", "corpus/"} <= {entry.path for entry in plan(project).snapshot.left_out}
+    left_out = plan(project).snapshot.left_out
+    assert document["left_out"]["files"] == sum(entry.files for entry in left_out)
+    assert {".git/", ".venv/", "raw/", "corpus/"} <= {entry.path for entry in left_out}
 
 
 def test_large_file_is_refused_by_name(project: Path) -> None:
