@@ -307,6 +307,9 @@ def test_cancel_reaches_a_sweep_that_arrives_late(
     assert (f"{ARRIVING}; it is cancelled then" in shown.err) == bool(grace)
     assert not azure.violations
     put(*sent[0])
+    azure.fail_next("POST *jobs/*/cancel", status=403, times=1)
+    assert not sweep.status().state.terminal
+    assert f"warning: cannot cancel sweep {sweep.name}" in capsys.readouterr().err
     sweep.status()
     assert azure.job(sweep.name).status in {"CancelRequested", "Canceled"}
     azure.move(sweep.name, "Canceled")
