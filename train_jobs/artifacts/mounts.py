@@ -96,6 +96,7 @@ def reporting_write_errors(message: str, folder: Path) -> Iterator[None]:
     except OSError as problem:
         if problem.errno not in DISK_ERRORS:
             raise
-        where = Path(problem.filename) if isinstance(problem.filename, str) else folder
+        named = problem.filename if isinstance(problem.filename, str) else "/proc/"
+        where = folder if named.startswith("/proc/") else Path(named)  # an open file has only a path of the kernel
         fix = "free some space" if problem.errno in FULL else f"ls -ld {in_shell(where)}"
         raise write_error(message, problem, where, fix=fix) from problem
