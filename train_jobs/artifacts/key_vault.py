@@ -63,8 +63,10 @@ def managed_identity_token(environ: Mapping[str, str]) -> str:
 
 
 def _get(address: str, headers: Mapping[str, str], what: str, reasons: Mapping[int, str]) -> dict[str, object]:
+    request = urllib.request.Request(address, headers=dict(headers))
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=dict(headers)), timeout=SECONDS) as answer:
+        # not `urlopen`, which keeps the proxies of its first call in this process
+        with urllib.request.build_opener().open(request, timeout=SECONDS) as answer:
             document: dict[str, object] = json.load(answer)
             return document
     except urllib.error.HTTPError as problem:

@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
 
@@ -396,6 +398,8 @@ def test_sync_signs_in_with_a_referenced_secret(tmp_path: Path, monkeypatch: pyt
 
 
 def test_key_vault_is_read_here_and_by_the_job(tmp_path: Path) -> None:
+    with suppress(OSError):
+        urlopen("http://127.0.0.1:9")  # urllib keeps the proxies of its first call, here none
     with AzureDouble(tmp_path / "azure", run_jobs=False) as double:
         double.vaults.values["my-vault/db"] = VALUE
         assert look_up({"A": "keyvault:my-vault/db"}, os.environ) == {"A": VALUE}
