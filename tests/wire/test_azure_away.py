@@ -175,17 +175,24 @@ def test_cancel_reaches_a_job_that_appears_later(
     assert len(azure.jobs.all()) == attempt
 
 
-def test_cancelled_run_that_never_arrives_is_cancelled(
-    plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def cancelled_in_transit(plan: Plan, home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Callable[[], object]]:
+    """Return a run that was cancelled before its job arrived and whose grace period is over, and what delivers it."""
+    sent: list[tuple[Wire, str, dict[str, Any]]] = []
     with monkeypatch.context() as patch:
-        die_in_flight(patch, [])
+        put = die_in_flight(patch, sent)
         with pytest.raises(KeyboardInterrupt):
             Orchestrator(home=home, environ={}).submit(plan)
     run = Orchestrator(home=home, environ={}).attach(plan.name)
     monkeypatch.setattr(observer, "GRACE_SECONDS", 90.0)
     run.cancel()
     monkeypatch.setattr(observer, "GRACE_SECONDS", 0.0)
+    return run, lambda: put(*sent[0])
+
+
+def test_cancelled_run_that_never_arrives_is_cancelled(
+    plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = cancelled_in_transit(plan, home, monkeypatch)
     status, over = run.follow_up()
     assert (status.state, status.reason, over) == (RunState.CANCELLED, CANCELLED_BEFORE, True)
     assert azure.jobs.all() == []
@@ -197,17 +204,9 @@ def test_pending_cancel_spares_a_later_submission(
     plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another submission of the same plan has the same name."""
-    sent: list[tuple[Wire, str, dict[str, Any]]] = []
-    with monkeypatch.context() as patch:
-        put = die_in_flight(patch, sent)
-        with pytest.raises(KeyboardInterrupt):
-            Orchestrator(home=home, environ={}).submit(plan)
-    run = Orchestrator(home=home, environ={}).attach(plan.name)
-    monkeypatch.setattr(observer, "GRACE_SECONDS", 90.0)
-    run.cancel()
-    monkeypatch.setattr(observer, "GRACE_SECONDS", 0.0)
+    run, arrive = cancelled_in_transit(plan, home, monkeypatch)
     monkeypatch.setattr(observer, "ARRIVAL_SECONDS", -3600.0)  # as if an hour had passed before the next submission
-    put(*sent[0])
+    arrive()
     assert run.status().state == RunState.CANCELLED
     assert azure.job(plan.name).status != "Canceled"
 

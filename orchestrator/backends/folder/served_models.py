@@ -93,7 +93,9 @@ def _changing(path: Path, verb: str) -> Iterator[None]:
         StorageError: the server cannot be recorded.
     """
     message = f"cannot {verb} endpoint {path.stem}"
-    busy = ConflictError(f"{message}: another command changes it", fix="wait for the other command")
+    busy = ConflictError(
+        f"cannot {verb} endpoint {path.stem}: another command changes it", fix="wait for the other command"
+    )
     with reporting_write_errors(message, path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with hold(path.with_suffix(".lock"), seconds=0, busy=busy, remove=True):

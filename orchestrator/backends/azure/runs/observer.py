@@ -373,9 +373,8 @@ class Observer:
             tracking_uri=self.wire.tracking_uri() if last.started is not None else None,
             metrics=report.get("metrics", {}),
         )
-        if (
-            state.terminal and last.reason != DELETED
-        ):  # `list` shows hundreds of finished runs: each costs requests only once
+        # `list` shows hundreds of finished runs: each costs requests only once
+        if state.terminal and last.reason != DELETED:
             final = record.model_copy(update={"final": status})
             if self.folder.update(record, final) is not final:
                 return self.status()
