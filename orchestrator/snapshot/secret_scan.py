@@ -93,12 +93,20 @@ _OWN = tuple(
         ),
     )
 )
-_NAMES = re.compile(rb"(?i)passw(?:or)?d|passphrase|pwd|secret|(?:api|auth|account|client|service|db)_?key")
+_NAME = r"passw(?:or)?d|passphrase|pwd|secret|(?:api|auth|account|client|service|db)_?key"
+_NAMES = re.compile(f"(?i){_NAME}".encode())
 # Templates and examples; names of things; and hashes, which are no passwords though stored under such names.
 _EXAMPLE = re.compile(
     r"(?i)^(?:my|the|some|new|old|not|no|a|an)?[-_]?(?:change|your|example|sample|dummy|fake|test|todo|redacted|hidden"
-    r"|placeholder|secret|passw|insert|enter|user|admin|none|null|token|abc|foo|spam|key|sha\d|\W)|example|placeholder|xxx"
-    r"|\*\*\*|\.\.\.|\\|^[\w-]+(?:\.[\w-]+)+$|^[0-9a-f]{16,}$|\$(?:$|[A-Z_]+$)"
+    r"|placeholder|secret|passw|insert|enter|user|admin|none|null|token|abc|foo|spam|key|sha\d)|example|placeholder"
+    r"|(?-i:x{4}|X{4}|(?:^|[\W_])(?:xxx|XXX)|(?:xxx|XXX)$)|\*\*\*|\.\.\.|\\|^[\w-]+(?:\.[\w-]+)+$|^[0-9a-f]{16,}$"
+)
+_MARKED = re.compile(r"(?i)^(?:my|the|some|new|old|not|no|a|an)?[-_]?\W|\$(?:$|[A-Z_]+$)")  # variables, selectors
+_PASSWORD = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#$%^&*?~])[^\s(){}\[\]<>'\"`,;:/|=]{7,80}")
+_GENERATED = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[^\s'\"`]{10,80}")  # with any character
+# A variable, a field of a template, a call or an index, an address, a path.
+_EXPRESSION = re.compile(
+    r"^[$%@#.-]\w+%?$|\$\{|\$[A-Z_]+$|\{[A-Za-z_][\w.]*\}|^[A-Za-z_][\w.]*[(\[].*[)\]]$|://|^[\w.~-]*(?:[/:][\w.-]+)+/?$"
 )
 _SCRIPT_PATH = re.compile(
     r"(?i)(?:^|/)(?:[^/]*\.(?:sh|bash|zsh|ksh|csh|fish|slurm|sbatch|dockerfile)|(?:docker|container)file[^/]*"
@@ -118,8 +126,13 @@ _VALUE = rb"(\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|[^\s;&|<>()\"'`]{1,400})"
 _SHELL_VALUE = re.compile(rb"(?<![\w$.-])([A-Za-z_]\w{1,60})=" + _VALUE)
 _DOCKER_VALUE = re.compile(rb"(?im)^[ \t]*(?:ENV|setenv|set[ \t]+-\w+)[ \t]+(\w{2,60})[ \t]+" + _VALUE + rb"[ \t\r]*$")
 _RANDOM = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[A-Za-z0-9+/=_.~-]{16,400}")
-_HEX = re.compile("[0-9a-f]{32,128}")
-_PASSWORD = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#$%^&*?~])[^\s(){}\[\]<>'\"`,;:/|=]{7,80}")
+_HEX = re.compile(
+    "[0-9a-f]{32,128}"
+)  # What detect-secrets misses: a name with a type, and a value that begins with a punctuation mark.
+_GIVEN = re.compile(
+    rf"(?i)(?:{_NAME})[\w-]{{0,40}}[\"'\])]{{0,3}}\s{{0,3}}(?::\s{{0,3}}[\w.\[\], |]{{1,40}})?[:=]>?\s{{0,3}}[bru]?"
+    r"(?:\"([^\"]+)\"|'([^']+)'|([^\w\s\"'`()\[\]{}<>=][^\s\"'`]*)\s*$)"
+)
 
 
 def secrets_in(
@@ -223,7 +236,9 @@ def _password_lines(text: bytes, path: str) -> Iterator[tuple[int, str]]:
         # a notebook is JSON: its code has escaped quotation marks
         snippet = text[match.start() : end].decode("latin-1").replace('\\"', '"').replace("\\n", "")
         found = detector.analyze_line(filename=path.removesuffix(".ipynb") or "x.py", line=snippet)
-        if any(_is_password(secret.secret_value or "") for secret in found):
+        values = [secret.secret_value or "" for secret in found]
+        values += [next(filter(None, groups)) for groups in _GIVEN.findall(snippet)]
+        if any(map(_is_password, values)):
             yield match.start(), "a password"
 
 
@@ -249,5 +264,7 @@ def _is_password(value: str) -> bool:
     """Return whether a value looks like a password or a key, and not like a name, a template or an example."""
     from detect_secrets.filters.heuristic import is_sequential_string, is_templated_secret
 
-    plausible = _PASSWORD.fullmatch(value) is not None and _EXAMPLE.search(value) is None
+    chosen = _PASSWORD.fullmatch(value) and not _MARKED.search(value)
+    generated = _GENERATED.fullmatch(value) and not _EXPRESSION.search(value)
+    plausible = bool(chosen or generated) and _EXAMPLE.search(value) is None
     return plausible and not is_sequential_string(value) and not is_templated_secret(value)

@@ -96,6 +96,16 @@ def test_binary_files_are_searched_too() -> None:
         "https://user:password@example.com/",
         "https://{user}:{token1}@host/",
         "sha256-" + LETTERS[:43] + "=",
+        'password_field = "#loginPassword1"',
+        'password = "{settings.User1}Secret"',
+        "password = '$dbPassword1'",
+        'secret_address = "https://Vault1.internal/Prod"',
+        "service_key: projects/My-Project1/keys/Main",
+        "password = load_Password1(user.Name1)",
+        "secrets/read.py,sha256=-KLydwaBGKdcWtPOXldwchl20zS-WPlprpozK7XfIzY,5668",
+        "api_key = 'sk_xxxB1aa'",
+        "api_key = 'AB1XXXXaa9'",
+        "api_key = 'Ab1-key-xxx'",
     ],
 )
 def test_text_resembling_a_secret_is_not_reported(text: str) -> None:
@@ -189,6 +199,28 @@ MISSED = {  # what an outside tester planted, and the scan by issuers' prefixes 
     "pw.ini": "[db]\npass" + "word = hunter2",
     "note.ipynb": json.dumps({"source": ["api_" + 'key = "kLm29xQ7zz81"\n']}),
 }
+
+
+GENERATED = (
+    "Kx9cSeUABxxxXtnYpB",
+    "CVepmC7G$OoDzuuN",
+    "!bPuTSHt7qkix4",
+    "^Co@&V$A1lC%RwI%",
+    "3s0K_;xh4~8XXI",
+    "]35d/{pB9Fo9wJ",
+    "=novuWzPk1MLi=%",
+)
+
+
+@pytest.mark.parametrize("password", GENERATED)
+def test_generated_password_with_any_mark_is_found(password: str) -> None:
+    for line, path in (
+        (f'db_password = "{password}"', "a.py"),
+        (f"db_password: str | None = '{password}'", "a.py"),
+        (json.dumps({"db_password": password}), "a.json"),
+        (json.dumps({"source": [f'db_password = "{password}"\n']}), "a.ipynb"),
+    ):
+        assert [found.what for found in secrets_in(line.encode(), path)] == ["a password"], line
 
 
 @pytest.mark.parametrize("path", MISSED)
