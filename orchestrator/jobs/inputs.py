@@ -88,8 +88,9 @@ def text_needs(data: TextConfig, found: DataFingerprint, remote: str | None) -> 
         inputs.append(JobInput(DATA, "text", remote=remote))
         placed["data.text"] = [At(DATA)]
     elif data.text:
-        placed["data.text"] = [_placed_source(source, _text_root(data.text)) for source in data.text]
-        if _text_root(data.text) is not None:
+        root = _text_root(data.text)
+        placed["data.text"] = [_placed_source(source, root) for source in data.text]
+        if root is not None:
             inputs.append(JobInput(DATA, "text", found.sha256, list_files=lambda: _text_files(data.text)))
     if data.vocabulary is not None:
         vocabulary = data.vocabulary

@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path, PurePath
 from time import time_ns
 
@@ -89,7 +90,12 @@ def fingerprint(text: Sequence[SourceConfig], cache: Path | None = None) -> Data
     if not text:
         files = embedded_files()  # small: faster to read than to look up
         return _combine(EMBEDDED.format(sysconfig.get_python_version()), files, [_hash_file(path) for path in files])
-    found = [source_fingerprint(source, cache) for source in text]
+    files_of = [_source_files(source) for source in text]
+    hashes = iter(versions([path for files in files_of for path in files], cache))
+    found = [
+        _source_fingerprint(source, files, list(islice(hashes, len(files))))
+        for source, files in zip(text, files_of, strict=True)
+    ]
     whole = "".join(f"{part.sha256}\n" for part in found)
     return DataFingerprint(
         name=", ".join(source.dataset or ", ".join(source.path) for source in text),
@@ -109,20 +115,30 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
     Raises:
         DataError: see `fingerprint`; or a dataset cannot be found.
     """
+    files = _source_files(source)
+    return _source_fingerprint(source, files, versions(files, cache))
+
+
+def _source_files(source: SourceConfig) -> list[TextPath]:
+    """Return the files that a source is hashed by; a dataset that is hashed by its commit has none."""
+    if (folder := source.dataset_folder) is not None:
+        return sorted(path for path in folder.rglob("*") if path.is_file())
+    return [] if source.dataset is not None else [file.path for file in source_files(source)]
+
+
+def _source_fingerprint(source: SourceConfig, files: Sequence[TextPath], hashes: list[str]) -> DataFingerprint:
     # Empty for the defaults: the fingerprint of plain files is then that of their content alone.
     read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
     if (source.document, source.strip_gutenberg) != (AUTO, False):
         read_as += f"document {source.document}, strip_gutenberg {source.strip_gutenberg}\n"
-    if (folder := source.dataset_folder) is not None:
-        below = sorted(path for path in folder.rglob("*") if path.is_file())
-        return _combine(source.title, below, content_hashes(below, cache), f"{read_as}{source.dataset}\n")
-    if source.dataset is not None:
-        commit = f"{read_as}{source.dataset}\0{dataset_commit(source.dataset)}\n"
-        return DataFingerprint(
-            name=source.title, files=0, total_bytes=0, sha256=hashlib.sha256(commit.encode()).hexdigest()
-        )
-    files = [file.path for file in source_files(source)]
-    return _combine(source.title, files, versions(files, cache), read_as)
+    if source.dataset is None:
+        return _combine(source.title, files, hashes, read_as)
+    if source.dataset_folder is not None:
+        return _combine(source.title, files, hashes, f"{read_as}{source.dataset}\n")
+    commit = f"{read_as}{source.dataset}\0{dataset_commit(source.dataset)}\n"
+    return DataFingerprint(
+        name=source.title, files=0, total_bytes=0, sha256=hashlib.sha256(commit.encode()).hexdigest()
+    )
 
 
 def versions(files: Sequence[TextPath], cache: Path | None = None) -> list[str]:

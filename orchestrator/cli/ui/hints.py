@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 
 from orchestrator.support.errors import UsageError
 from train_jobs.config.errors import closest, in_shell
 from train_jobs.config.other_tools import OURS, our_key
 
+MAX_WORDS = 5  # of a command line in a message: a shell writes out a pattern as thousands of files
 VERBS = {
     "compare": "diff",
     "delete": "prune",
@@ -80,7 +82,8 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
         given: the whole command line.
         known: flags of the verb.
     """
-    message = f"unknown arguments of {verb}: {' '.join(unknown)}"
+    more = f" and {len(unknown) - MAX_WORDS:,} more" if len(unknown) > MAX_WORDS else ""
+    message = f"unknown arguments of {verb}: {' '.join(unknown[:MAX_WORDS])}{more}"
     flag = unknown[0].partition("=")[0]
     if flag.startswith("-"):
         flag = flag.replace("_", "-")
@@ -102,16 +105,22 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
     before = given[given.index(unknown[0]) - 2 :][:2] if unknown[0] in given[2:] else []
     if before and before[0] in {"--data", "--input"}:
         words = [before[1], *(word for word in unknown if not word.startswith("-"))]
-        return UsageError(
-            f"{before[0]} takes one path, and may be repeated",
-            fix=" ".join(f"{before[0]} {in_shell(word)}" for word in words),
-        )
+        return UsageError(f"{before[0]} takes one path, and may be repeated", fix=_repeated(before[0], words))
     if before and before[0] == "--set" and "=" not in before[1]:
         return UsageError(
             f"invalid --set {before[1]}: not of the form KEY=VALUE",
             fix=f"--set {in_shell(f'{before[1]}={unknown[0]}')}",
         )
     return UsageError(message, fix=f"orchestrator {verb} --help")
+
+
+def _repeated(flag: str, paths: Sequence[str]) -> str:
+    """Return the arguments for several paths: the pattern of a folder if the shell wrote out many of its files."""
+    folders, suffixes = {PurePath(path).parent for path in paths}, {PurePath(path).suffix for path in paths}
+    if flag == "--data" and len(paths) > MAX_WORDS and len(folders) == len(suffixes) == 1 and "://" not in paths[0]:
+        return f"{flag} {in_shell(str(folders.pop() / f'*{suffixes.pop()}'))}"
+    more = " ..." if len(paths) > MAX_WORDS else ""
+    return " ".join(f"{flag} {in_shell(path)}" for path in paths[:MAX_WORDS]) + more
 
 
 def _keys_of_flags(flag: str, given: Sequence[str]) -> dict[str, str]:

@@ -35,6 +35,21 @@ Command = Callable[..., Finished]
         ("data fecth", "unknown action 'fecth' (did you mean \"fetch\"?)", "orchestrator data fetch"),
         ("plan pretrain --data a b c", "--data takes one path, and may be repeated", "--data a --data b --data c"),
         (
+            f"plan pretrain --data {' '.join(f'notes/{number}.txt' for number in range(3000))}",
+            "--data takes one path, and may be repeated",
+            "--data 'notes/*.txt'",
+        ),
+        (
+            f"plan predict --input {' '.join(f'{number}.csv' for number in range(3000))}",
+            "--input takes one path, and may be repeated",
+            "--input 0.csv --input 1.csv --input 2.csv --input 3.csv --input 4.csv ...",
+        ),
+        (
+            f"plan pretrain {' '.join(f'{number}.txt' for number in range(3000))}",
+            "unknown arguments of plan: 0.txt 1.txt 2.txt 3.txt 4.txt and 2,995 more",
+            "orchestrator plan --help",
+        ),
+        (
             "plan pretrain --set train.steps 50",
             "invalid --set train.steps: not of the form KEY=VALUE",
             "--set train.steps=50",
