@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
@@ -42,9 +43,10 @@ from orchestrator.specs.job import JobSpec
 from orchestrator.specs.settings import Settings, names_files
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
 from orchestrator.specs.sweep_spec import SweepSpec, TerminationSpec, as_tree, trial_count
+from orchestrator.support.errors import SpecError
 from orchestrator.support.quiet_tqdm import load_quietly
 from train_jobs.artifacts.layers import KeyPath
-from train_jobs.artifacts.yaml_values import EXPONENT
+from train_jobs.artifacts.yaml_values import EXPONENT, read_yaml
 
 SWEEP = "sweep.json"
 HYPERPARAMETERS = "hyperparameters"  # tag of a trial
@@ -58,6 +60,7 @@ CLASSES = {
     ("normal", True): "LogNormal",
 }
 HOUR = 3600
+PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")  # of JSON: one character
 SHORTEST = 60  # seconds: azure-ai-ml silently raises a shorter limit to a minute
 TAGS_OF_RUNS = ("orchestrator.run", "orchestrator.handle", "orchestrator.attempt", "orchestrator.request")
 
@@ -281,14 +284,23 @@ def encoded(option: Option) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         # YAML 1.1 reads Python's 1e-05 as a string, because it has no dot: then send YAML's own form of the number
         return value if yaml.safe_load(str(value)) == value else yaml.safe_dump(value).split()[0]
-    if isinstance(value, str) and yaml.safe_load(value) == value and "'" not in value and not EXPONENT.match(value):
+    if isinstance(value, str) and "'" not in value and not EXPONENT.match(value) and _reads_as_itself(value):
         return value
     return _json(value)
 
 
+def _reads_as_itself(text: str) -> bool:
+    """Return whether the job reads a text without quotes as that text: `[x` is not YAML, `no` is false."""
+    with suppress(SpecError):
+        return bool(read_yaml(text, "the value").tree == text)
+    return False
+
+
 def _json(value: Any) -> str:
     """Return JSON that is safe between a shell's single quotes: the service pastes it into the command as text."""
-    return json.dumps(value).replace("'", "\\u0027")
+    text = json.dumps(value).replace("'", "\\u0027")
+    # JSON writes a character such as an emoji as two escapes, which YAML would read as two characters
+    return PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text)
 
 
 def sweep_job(spec: SweepSpec, request: AzureRequest) -> Any:
