@@ -93,6 +93,7 @@ def test_job_is_accepted_shown_listed_and_cancelled(azure: AzureDouble, ml: Any,
         ({"environment": "azureml:nothing:1"}, "environmentId .* could not be found"),
         ({"instance_count": -1}, "InstanceCount must be at least 1"),
         ({"instance_count": 3}, "only has 2 maximum nodes"),
+        ({"experiment_name": "my experiment"}, "Experiment name must be 1-256 characters"),
     ],
 )
 def test_job_refused_by_the_service_is_refused(

@@ -43,6 +43,7 @@ def job(name: str, code: Path, **more: Any) -> Any:
     from azure.ai.ml import Input, Output, PyTorchDistribution, command
 
     common = {
+        "experiment_name": "bert",
         "command": "python job.py ${{inputs.data}} ${{outputs.model}}",
         "compute": "gpu",
         "environment": "train@latest",
@@ -54,7 +55,7 @@ def job(name: str, code: Path, **more: Any) -> Any:
         "timeout": 7200,
         "tags": {"commit": "abc"},
     }
-    return command(name=name, experiment_name="bert", code=str(code), **{**common, **more})
+    return command(name=name, code=str(code), **{**common, **more})
 
 
 def get_json(double: AzureDouble, path: str, version: str, **query: str) -> Any:

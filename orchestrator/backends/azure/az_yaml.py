@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from orchestrator.backends.azure import places
 from orchestrator.backends.azure.wire.control_plane import Body, content_hash, duration_seconds, quiet, rest_body
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, dotted, read_source
@@ -241,6 +242,9 @@ def _problems(tree: Mapping[str, Any]) -> Iterator[Problem]:
     if job_type not in JOB_TYPES:
         yield ("type",), f"unknown type of job {job_type!r} (known: {', '.join(JOB_TYPES)})"
         return
+    experiment = tree.get("experiment_name")
+    if isinstance(experiment, str) and not places.EXPERIMENT.fullmatch(experiment):
+        yield ("experiment_name",), f"{experiment} is not {places.EXPERIMENT_RULE}"
     if job_type == JOB_TYPES[0]:
         yield from _work_problems(tree, tree, ())
     elif isinstance(work := tree.get("trial"), Mapping):

@@ -14,12 +14,15 @@ JSON files below the home folder.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from train_jobs.artifacts.files import read_object, write_text
 
 ROOT = "orchestrator/"
+EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,255}")
+EXPERIMENT_RULE = "1 to 256 letters, digits, dashes and underscores, of which the first is a letter or a digit"
 TOKEN_STORES = f"{ROOT}token-stores/"
 DIGITS = 16  # of a hash in a name or version
 CODE = "orchestrator-code"

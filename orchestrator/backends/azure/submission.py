@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Reques
 from orchestrator.jobs.inputs import START, At
 from orchestrator.jobs.registry import run_kind
 from orchestrator.specs.compute import MachineChoice
+from orchestrator.specs.job import TrackingSpec
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.errors import SpecError
 from orchestrator.support.secret_sources import KEY_VAULT, SecretReference, look_up
@@ -214,6 +216,7 @@ def _check_secrets(plan: Plan) -> None:
 
 def _check(plan: Plan) -> None:
     _check_secrets(plan)
+    _check_experiment(plan.spec.tracking.experiment)
     if plan.needs.undeliverable:
         raise SpecError("some inputs cannot go to Azure", problems=list(plan.needs.undeliverable), fix="-b local")
     size = find_size(plan.compute.size)
@@ -228,6 +231,19 @@ def _check(plan: Plan) -> None:
             facts={"limit": f"{MAX_HOURS[tier]:g} h"},
             fix=f"--set azure.timeout_hours={MAX_HOURS[tier]:g} --max-restarts 3",
         )
+
+
+def _check_experiment(name: str) -> None:
+    """Refuse an experiment that Azure would refuse, but only once cluster, code and data are there."""
+    if places.EXPERIMENT.fullmatch(name):
+        return
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    valid = re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")[:256] or TrackingSpec().experiment
+    raise SpecError(
+        f"invalid tracking.experiment {name!r}: Azure allows fewer characters",
+        facts={"allowed": places.EXPERIMENT_RULE},
+        fix=f"--set tracking.experiment={valid}",
+    )
 
 
 def _check_elastic(plan: Plan) -> None:

@@ -14,6 +14,11 @@ from orchestrator.testing.proxy.messages import Call, Refusal, Reply, Routes
 ROUTES = Routes()
 CHANGEABLE = {"description", "displayName", "isArchived", "properties", "services", "tags"}
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9\-_]{0,254}")
+EXPERIMENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9\-_]{0,255}")
+EXPERIMENT_REFUSAL = (
+    "Experiment name must be 1-256 characters, start with a letter or a number, and can only contain letters, "
+    "numbers, underscores, and dashes."
+)
 
 
 @ROUTES.add("GET", "jobs")
@@ -92,7 +97,9 @@ def _change(job: CloudJob, properties: Document) -> None:
 
 
 def check_references(service: ResourceManager, properties: Document) -> None:
-    """Check what the service checks and the client does not: search space, code, environment, cluster, nodes."""
+    """Check what the service checks and the client does not, such as the search space, the code and the cluster."""
+    if not EXPERIMENT.fullmatch(properties.get("experimentName") or "Default"):
+        raise Refusal(400, "UserError", EXPERIMENT_REFUSAL)
     if properties["jobType"] == "Sweep" and (wrong := problems(properties)):
         raise Refusal(400, "UserError", " ".join(wrong))
     work = properties.get("trial", properties)

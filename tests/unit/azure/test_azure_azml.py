@@ -114,6 +114,7 @@ def test_sweep_job_is_sent_unchanged(write: Write) -> None:
     [
         (COMMAND.replace("type: pytorch", "type: torch.distributed"), "job.yml:19: distribution.type: "),
         (COMMAND + "epcohs: 3\n", "job.yml:27: epcohs: Unknown field"),
+        (COMMAND.replace("experiment_name: ", "experiment_name: my "), ": experiment_name: my cifar is not 1 to 256"),
         (
             COMMAND.replace("instance_count: 2", "instance_count: -1"),
             "job.yml:22: resources.instance_count: -1 is less",

@@ -250,6 +250,24 @@ def test_spot_job_has_shorter_limit(make_plan: MakePlan) -> None:
         request_of(plan)
 
 
+@pytest.mark.parametrize(
+    ("name", "valid"),
+    [
+        ("my experiment müll/1", "my-experiment-mull-1"),
+        ("_a", "a"),
+        ("é" * 300, "e" * 256),
+        ("日本", "bert-pretraining"),
+    ],
+)
+def test_invalid_experiment_is_refused(name: str, valid: str, make_plan: MakePlan) -> None:
+    """Azure answers 400 only once cluster, code and data are there."""
+    with pytest.raises(SpecError, match="invalid tracking") as failure:
+        request_of(make_plan({"tracking.experiment": name}))
+    assert failure.value.fix == f"--set tracking.experiment={valid}"
+    request_of(make_plan({"tracking.experiment": valid}))
+    make_plan({"tracking.experiment": name, "backend": "local"})
+
+
 def test_dry_run_needs_neither_network_nor_sdk(tmp_path: Path) -> None:
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     write_spec(tmp_path / "job.yaml", compute={"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"})
