@@ -93,6 +93,8 @@ def test_job_is_accepted_shown_listed_and_cancelled(azure: AzureDouble, ml: Any,
         ({"environment": "azureml:nothing:1"}, "environmentId .* could not be found"),
         ({"instance_count": -1}, "InstanceCount must be at least 1"),
         ({"instance_count": 3}, "only has 2 maximum nodes"),
+        ({"tags": {f"t{number}": "x" for number in range(51)}}, "at most 50 tags"),
+        ({"tags": {"k": "x" * 1001}}, "at most 1000 characters"),
         ({"experiment_name": "my experiment"}, "Experiment name must be 1-256 characters"),
     ],
 )

@@ -30,6 +30,7 @@ from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request
 from orchestrator.jobs.inputs import START, At
 from orchestrator.jobs.registry import run_kind
+from orchestrator.runs.status import SWEEP_TAG, TRIAL_TAG
 from orchestrator.specs.compute import MachineChoice
 from orchestrator.specs.job import TrackingSpec
 from orchestrator.specs.notification import NotifySpec
@@ -52,6 +53,11 @@ MAX_CLUSTER_NAME = 24 - 1 - SUFFIX  # characters left for the name itself
 JOB = "job"  # input with the job's own documents and its small files
 NAMED_BY_US = (START, "stores", JOB)  # paths below these need no quotes
 METADATA = "http://169.254.169.254"  # every machine of Azure has its own there
+# Limits of a run: learn.microsoft.com/azure/machine-learning/resource-limits-capacity
+MAX_TAGS, MAX_TAG_KEY, MAX_TAG_VALUE = 50, 100, 1000
+# at their most 11 of a job, 3 of its restart and 2 of a sweep's trial; the job itself adds its lineage; some to spare
+OWN_TAGS = 20
+MAX_SHOWN = 40  # characters of a key in a message
 # Virtual machines hide the PCI topology, by which NCCL pairs GPUs with network cards. Azure's images contain this file
 # for ND A100 v4; other sizes need none.
 ND_A100_TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"
@@ -217,6 +223,7 @@ def _check_secrets(plan: Plan) -> None:
 def _check(plan: Plan) -> None:
     _check_secrets(plan)
     _check_experiment(plan.spec.tracking.experiment)
+    _check_tags({key: tag for key, tag in plan.spec.tags.items() if key not in {SWEEP_TAG, TRIAL_TAG}})
     if plan.needs.undeliverable:
         raise SpecError("some inputs cannot go to Azure", problems=list(plan.needs.undeliverable), fix="-b local")
     size = find_size(plan.compute.size)
@@ -244,6 +251,20 @@ def _check_experiment(name: str) -> None:
         facts={"allowed": places.EXPERIMENT_RULE},
         fix=f"--set tracking.experiment={valid}",
     )
+
+
+def _check_tags(tags: Mapping[str, str]) -> None:
+    """Refuse tags that Azure would refuse, at the first attempt or at a restart, which adds some."""
+    most = MAX_TAGS - OWN_TAGS
+    problems = [f"{len(tags)} tags: at most {most}, since runs have {OWN_TAGS} others"] if len(tags) > most else []
+    for key, value in tags.items():
+        name = f"tag {key[:MAX_SHOWN]}{'...' * (len(key) > MAX_SHOWN)}"
+        if len(key) > MAX_TAG_KEY:
+            problems.append(f"{name}: a key of {len(key)} characters: at most {MAX_TAG_KEY}")
+        if len(value) > MAX_TAG_VALUE:
+            problems.append(f"{name}: a value of {len(value)} characters: at most {MAX_TAG_VALUE}")
+    if problems:
+        raise SpecError("cannot send the tags to Azure", problems=problems, fix="use fewer and shorter tags")
 
 
 def _check_elastic(plan: Plan) -> None:

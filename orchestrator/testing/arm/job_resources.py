@@ -15,6 +15,7 @@ ROUTES = Routes()
 CHANGEABLE = {"description", "displayName", "isArchived", "properties", "services", "tags"}
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9\-_]{0,254}")
 EXPERIMENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9\-_]{0,255}")
+MAX_TAGS, MAX_TAG_KEY, MAX_TAG_VALUE = 50, 100, 1000  # of a run
 EXPERIMENT_REFUSAL = (
     "Experiment name must be 1-256 characters, start with a letter or a number, and can only contain letters, "
     "numbers, underscores, and dashes."
@@ -100,6 +101,11 @@ def check_references(service: ResourceManager, properties: Document) -> None:
     """Check what the service checks and the client does not, such as the search space, the code and the cluster."""
     if not EXPERIMENT.fullmatch(properties.get("experimentName") or "Default"):
         raise Refusal(400, "UserError", EXPERIMENT_REFUSAL)
+    tags = properties.get("tags") or {}
+    if len(tags) > MAX_TAGS:
+        raise Refusal(400, "UserError", f"A run has at most {MAX_TAGS} tags.")
+    if any(len(key) > MAX_TAG_KEY or len(value or "") > MAX_TAG_VALUE for key, value in tags.items()):
+        raise Refusal(400, "UserError", f"A tag has at most {MAX_TAG_KEY} and at most {MAX_TAG_VALUE} characters.")
     if properties["jobType"] == "Sweep" and (wrong := problems(properties)):
         raise Refusal(400, "UserError", " ".join(wrong))
     work = properties.get("trial", properties)

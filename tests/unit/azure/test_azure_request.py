@@ -19,6 +19,7 @@ from orchestrator.backends.azure.assets import train_image
 from orchestrator.backends.azure.clusters import compute_body
 from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.backends.azure.plan_notes import plan_submission, request_notes
+from orchestrator.backends.azure.runs.record import FORMER_TAG, REASON_TAG, RESUMED_TAG
 from orchestrator.backends.azure.serverless import exported_file
 from orchestrator.backends.azure.submission import (
     AzureRequest,
@@ -32,6 +33,7 @@ from orchestrator.jobs.pretrain.plan import PretrainPlan
 from orchestrator.support.errors import SpecError, UsageError
 from tests.conftest import SMALL_TEXT, Console, write_bert, write_spec
 from tests.unit.azure.conftest import MakePlan, request_of
+from train_jobs.artifacts.tracking.mlflow_copy import LINEAGE_TAG
 
 GOLDEN = Path(__file__).parent / "golden"
 SIGNATURE = "c2VjcmV0LXNpZ25hdHVyZQ"
@@ -266,6 +268,27 @@ def test_invalid_experiment_is_refused(name: str, valid: str, make_plan: MakePla
     assert failure.value.fix == f"--set tracking.experiment={valid}"
     request_of(make_plan({"tracking.experiment": valid}))
     make_plan({"tracking.experiment": name, "backend": "local"})
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ({f"t{number}": "x" for number in range(31)}, "31 tags: at most 30"),
+        ({"k" * 101: "x"}, "a key of 101 characters"),
+        ({"k": "x" * 1001}, "a value of 1001 characters"),
+    ],
+)
+def test_tags_beyond_the_limits_are_refused(tags: dict[str, str], message: str, make_plan: MakePlan) -> None:
+    with pytest.raises(SpecError, match="cannot send the tags to Azure") as failure:
+        request_of(make_plan(tags=tags))
+    assert message in failure.value.problems[0]
+
+
+def test_most_tags_leave_room_for_a_restart(make_plan: MakePlan) -> None:
+    tags = {f"{number:0100}": "x" * 1000 for number in range(30)}
+    own = {"orchestrator.sweep": "search", "orchestrator.trial": "1"}  # of a trial, whose sweep was accepted
+    attempt = request_of(make_plan(tags={**tags, **own})).attempt(2, {FORMER_TAG: "", REASON_TAG: "", RESUMED_TAG: ""})
+    assert len({**attempt["properties"]["tags"], LINEAGE_TAG: ""}) <= 50
 
 
 def test_dry_run_needs_neither_network_nor_sdk(tmp_path: Path) -> None:
