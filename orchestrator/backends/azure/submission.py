@@ -58,6 +58,9 @@ MAX_TAGS, MAX_TAG_KEY, MAX_TAG_VALUE = 50, 100, 1000
 # at their most 11 of a job, 3 of its restart and 2 of a sweep's trial; the job itself adds its lineage; some to spare
 OWN_TAGS = 20
 MAX_SHOWN = 40  # characters of a key in a message
+# Linux gives a process arguments of at most 131,072 bytes, and the command is one of them, with paths for its bindings
+MAX_COMMAND = 100_000
+BINDING, LONGEST_PATH = re.compile(r"\${{.*?}}"), 100  # bytes of a mounted folder; assumed
 # Virtual machines hide the PCI topology, by which NCCL pairs GPUs with network cards. Azure's images contain this file
 # for ND A100 v4; other sizes need none.
 ND_A100_TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"
@@ -231,6 +234,7 @@ def _check(plan: Plan) -> None:
     if size is not None and azure.environment == "auto":
         check_runs_torch(size)
     _check_elastic(plan)
+    _check_command(job_command(plan))
     hours = azure.timeout_hours
     if hours is not None and hours > MAX_HOURS[tier]:
         raise SpecError(
@@ -265,6 +269,17 @@ def _check_tags(tags: Mapping[str, str]) -> None:
             problems.append(f"{name}: a value of {len(value)} characters: at most {MAX_TAG_VALUE}")
     if problems:
         raise SpecError("cannot send the tags to Azure", problems=problems, fix="use fewer and shorter tags")
+
+
+def _check_command(command: str) -> None:
+    """Refuse a command that the job could not start. Only paths of texts, one for each file, make it so long."""
+    size = len(BINDING.sub("x" * LONGEST_PATH, command).encode())
+    if size > MAX_COMMAND:
+        raise SpecError(
+            "cannot run the job on Azure: its command is too long",
+            facts={"bytes": f"{size:,}", "limit": f"{MAX_COMMAND:,}", "reason": "it names each file of the text"},
+            fix="--data FOLDER, or a pattern in quotes: --data 'FOLDER/*.txt'",
+        )
 
 
 def _check_elastic(plan: Plan) -> None:

@@ -291,6 +291,20 @@ def test_most_tags_leave_room_for_a_restart(make_plan: MakePlan) -> None:
     assert len({**attempt["properties"]["tags"], LINEAGE_TAG: ""}) <= 50
 
 
+def test_text_of_too_many_files_is_refused(make_plan: MakePlan, tmp_path: Path) -> None:
+    """A process takes an argument of 128 KiB, and Azure's paths are longer than the bindings that they replace."""
+    make_plan()
+    names = [f"corpus/{number:040}.txt" for number in range(800)]
+    for name in names:
+        (tmp_path / name).write_bytes((tmp_path / "corpus" / "notes.txt").read_bytes())
+    with pytest.raises(SpecError, match="its command is too long") as failure:
+        request_of(make_plan({"data.text": names}))
+    assert str(failure.value.fix).startswith("--data FOLDER")
+    request_of(make_plan({"data.text": names[:300]}))
+    for short in ("corpus", "corpus/*.txt"):
+        assert "0000.txt" not in request_of(make_plan({"data.text": [short]})).job["properties"]["command"]
+
+
 def test_dry_run_needs_neither_network_nor_sdk(tmp_path: Path) -> None:
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     write_spec(tmp_path / "job.yaml", compute={"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"})
