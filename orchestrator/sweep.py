@@ -451,6 +451,7 @@ class Sweeps:
         record, plan = plan_sweep(sweep, self._home, history)
         backend = load_backend(plan.spec.backend, self._home)
         submission: Submission | None = None
+        trial: Submission | None = None
         notes: tuple[str, ...] = ()
         if backend.remote:
             trial = backend.prepare(plan.model_copy(update={"name": record.name}), run=record.name)
@@ -458,7 +459,12 @@ class Sweeps:
             if on_service(sweep.spec, backend.name) and isinstance(backend, SweepsNatively):
                 submission = backend.prepare_sweep(record.spec, trial)
                 notes = submission.notes
-        return PlannedSweep(record, plan, backend, submission, history, shared_group(self._home), notes)
+        planned = PlannedSweep(record, plan, backend, submission, history, shared_group(self._home), notes)
+        if trial is not None and planned.supervision is not None:
+            from orchestrator.sweeps.driver.cloud import check_supervision
+
+            check_supervision(record.spec, trial, backend)
+        return planned
 
     def submit(self, planned: PlannedSweep) -> Sweep:
         """Start a sweep, or return the existing one of the same plan.

@@ -15,6 +15,7 @@ import yaml
 from orchestrator.backends import load_backend, require
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.capabilities import SupervisesSweeps, UnknownError
+from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, SpecError, UserError
@@ -230,6 +231,24 @@ def test_sweep_of_local_text_is_refused(submit: Any, azure: AzureDouble, tmp_pat
     with pytest.raises(SpecError, match="its trials need text of this machine"):
         submit(azure={"supervise": "cloud"}, data={"text": ["corpus.txt"]})
     assert (jobs(azure), schedules(azure)) == ([], [])
+
+
+def test_dry_run_refuses_what_no_schedule_can_drive(
+    azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text(SMALL_TEXT)
+    for sampling, trial, message in (
+        ("tpe", {"azure": {"supervise": "cloud"}, "data": {"text": ["corpus.txt"]}}, "need text of this machine"),
+        ("gp", {}, "its image has no torch"),
+    ):
+        write(tmp_path, limits={"trials": 3, "concurrent": 2}, sampling=sampling, **trial)
+        assert main(["submit", "sweep", "-f", "sweep.yaml", "--dry-run"]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+        assert main(["submit", "sweep", "-f", "sweep.yaml", "--supervise", "here", "--dry-run"]) == 0
+        capsys.readouterr()
+    assert azure.requests("PUT *") == []
 
 
 def kept(tmp_path: Path) -> list[Sweep]:

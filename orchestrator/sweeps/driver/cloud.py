@@ -36,7 +36,8 @@ from train_jobs.artifacts.files import write_text
 from train_jobs.config.fields import Config
 
 if TYPE_CHECKING:
-    from orchestrator.backends.base import Submission
+    from orchestrator.backends.base import Backend, Submission
+    from orchestrator.specs.sweep_spec import SweepSpec
     from orchestrator.sweeps.design.sweep_record import SweepRecord
 
 KEPT = ("sweep.json", "history.json", "state.json", STUDY, "decisions.jsonl", "metrics.jsonl", "cancel", CLOUD)
@@ -86,6 +87,28 @@ def _created(content: bytes) -> float:
         return float(json.loads(archive.read("sweep.json"))["created"])
 
 
+def check_supervision(spec: SweepSpec, trial: Submission, backend: Backend) -> None:
+    """Refuse a sweep that a schedule of the backend of its trials could not drive.
+
+    Args:
+        spec: the sweep.
+        trial: submission of its trial.
+        backend: of its trials.
+
+    Raises:
+        SpecError: its trials need something of this machine, or its sampling needs torch.
+    """
+    if (problem := require(backend, SupervisesSweeps).needs_this_machine(trial)) is not None:
+        raise SpecError(
+            f"cannot supervise the sweep from {backend.name}: its trials need {problem}", fix="--supervise here"
+        )
+    if spec.sampling.name == "gp":  # Optuna's sampler is the only one that needs torch
+        raise SpecError(
+            f"cannot supervise a sweep with sampling gp from {backend.name}: its image has no torch",
+            fix="--set sampling=tpe",
+        )
+
+
 def start_sweep(record: SweepRecord, trial: Submission, home: Path, history: WarmStart) -> SweepFolder:
     """Create a sweep here and at its backend, and start its schedule.
 
@@ -96,21 +119,11 @@ def start_sweep(record: SweepRecord, trial: Submission, home: Path, history: War
         history: trials of earlier sweeps that it starts with.
 
     Raises:
-        SpecError: its trials need something of this machine.
         UnknownError: it is unknown whether the backend has the sweep; its folder stays.
         UserError: the backend refused; nothing remains.
     """
     backend = load_backend(record.trial["backend"], home)
     store = require(backend, SupervisesSweeps)
-    if (problem := store.needs_this_machine(trial)) is not None:
-        raise SpecError(
-            f"cannot supervise the sweep from {backend.name}: its trials need {problem}", fix="--supervise here"
-        )
-    if record.spec.sampling.name == "gp":  # Optuna's sampler is the only one that needs torch
-        raise SpecError(
-            f"cannot supervise a sweep with sampling gp from {backend.name}: its image has no torch",
-            fix="--set sampling=tpe",
-        )
     remember(backend.name, home)
     # of the trials: the sweep has the schedule, not each of them
     record = record.model_copy(update={"trial": store.unsupervised(record.trial)})
