@@ -13,9 +13,11 @@ from typing import Any
 
 from orchestrator.reports.charts.axes import Axis, count_axis, number, setting_axis, value_axis
 from orchestrator.reports.charts.drawing import Drawing, LegendEntry, write_png
+from orchestrator.runs.status import RunState
 from orchestrator.support.formatting import counted, duration
 from orchestrator.support.html import Markup, element
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
+from orchestrator.sweeps.policy.termination import rank
 
 LEGEND = (LegendEntry("best", "best"), LegendEntry("trial", "to its end"), LegendEntry("stopped", "stopped early"))
 
@@ -91,10 +93,18 @@ def _setting(status: SweepStatus, path: str, ended: Sequence[TrialRow]) -> Drawi
 
 
 def _best_so_far(status: SweepStatus, ended: Sequence[TrialRow]) -> Drawing:
-    """Draw the best outcome so far, over trials in the order in which they finished."""
+    """Draw the outcome of the best trial so far, over trials in the order in which they finished.
+
+    It becomes worse once the first trial completes, if one that was stopped had a better outcome.
+    """
     rows = sorted(ended, key=lambda row: row.until)
     outcomes = _outcomes(rows)
-    best = list(accumulate(outcomes, max if status.goal == "maximize" else min))
+    maximize = status.goal == "maximize"
+    ranks = (
+        (rank(outcome, row.state == RunState.COMPLETED, maximize=maximize), outcome)
+        for row, outcome in zip(rows, outcomes, strict=True)
+    )
+    best = [outcome for _, outcome in accumulate(ranks, min)]
     plain = Drawing(
         title=f"Best {status.metric} so far",
         x_axis=count_axis("trials ended", len(rows)),

@@ -48,7 +48,7 @@ from orchestrator.sweeps.driver.sweep_folder import END, ENDING, RESUMED, SweepF
 from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, pick_gpus, run_names
 from orchestrator.sweeps.driver.weight_pruning import WeightPruner
 from orchestrator.sweeps.policy.limits import HOUR, reached_limit
-from orchestrator.sweeps.policy.termination import best, combine_seeds, judge, outcome
+from orchestrator.sweeps.policy.termination import combine_seeds, judge, outcome, ranked_trials
 from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.redaction import redact_output
@@ -197,6 +197,7 @@ class Driver:
                 decision.text for (judged, _), decision in self.decided.items() if judged == number and decision.stop
             ]
             live.end = ("stopped", stops[0]) if stops else live.end
+        self._update(trials_ended=len(self.ends))
         for number, end in unreported.items():  # once all results are known: one of them is the best
             self._report(number, end)
 
@@ -218,8 +219,7 @@ class Driver:
             # Before new trials start: the disk is sized for the best trials and the concurrent ones, not for all.
             # A failed trial keeps its checkpoints, from which a retry continues.
             counted = {number: value for number, value in self.outcomes.items() if self.ends[number] != "failed"}
-            completed = {number for number, state in self.ends.items() if state == "completed"}
-            pruned = self.pruner.prune(counted, completed)
+            pruned = self.pruner.prune(counted, self._completed())
             limit = reached_limit(self.record, sum(self.costs.values()), self.state.now())
             if limit is not None:
                 for live in self.live.values():
@@ -469,11 +469,16 @@ class Driver:
         # First, with its step: if this process is killed, the next driver knows whether the line below is there.
         self._set_attribute(number, END, end)
         self._report(number, end)
+        self._update(trials_ended=len(self.ends))
         del self.live[number]
 
     def _count(self, number: int, end: Mapping[str, Any]) -> None:
         """Count a trial that ended."""
         self.outcomes[number], self.ends[number] = end["outcome"], end["state"]
+
+    def _completed(self) -> set[int]:
+        """Return the numbers of the trials that completed."""
+        return {number for number, state in self.ends.items() if state == "completed"}
 
     def _report(self, number: int, end: Mapping[str, Any]) -> None:
         """Report the stored end of a trial: to the metrics of the sweep, unless they have it, then to the study."""
@@ -481,8 +486,8 @@ class Driver:
 
         value, step = end["outcome"], end.get("step", 0)  # none: without a result, or stored by an earlier version
         if step > last_step(self.folder.metrics):
-            results = [other for other in self.outcomes.values() if other is not None]
-            top = best(results, maximize=self.spec.objective.goal == "maximize")
+            maximize = self.spec.objective.goal == "maximize"
+            top = self.outcomes[ranked_trials(self.outcomes, self._completed(), maximize=maximize)[0]]
             line = {"step": step, "time": end["ended"], "metrics": {"trial": value, "best": top}}
             append(self.folder.metrics, line)
         final = {"stopped": TrialState.PRUNED}.get(end["state"], None if value is not None else TrialState.FAIL)

@@ -117,9 +117,14 @@ def ranked_trials(outcomes: Mapping[int, float | None], completed: Set[int], *, 
         completed: numbers of the trials that completed.
         maximize: whether more is better.
     """
-    sign = -1 if maximize else 1
-    found = [(number not in completed, sign * value, number) for number, value in outcomes.items() if value is not None]
-    return [number for _, _, number in sorted(found)]
+    found = {number: value for number, value in outcomes.items() if value is not None}
+    ranks = {number: (*rank(value, number in completed, maximize=maximize), number) for number, value in found.items()}
+    return sorted(found, key=ranks.__getitem__)
+
+
+def rank(value: float, completed: bool, *, maximize: bool) -> tuple[bool, float]:
+    """Return the key that sorts results from the best to the worst, those of completed trials first."""
+    return not completed, -value if maximize else value
 
 
 def combine_seeds(

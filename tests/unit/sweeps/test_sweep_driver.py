@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
+from orchestrator.cli.ui.run_list import sweep_row
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError
+from orchestrator.support.formatting import score_text
+from orchestrator.sweep import Sweep
 from orchestrator.sweeps.design.points import draw
 from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
@@ -326,6 +329,9 @@ def test_stopped_trial_does_not_cost_the_best_model(sweeps: Sweeps) -> None:
     assert rows[1].outcome < rows[0].outcome
     assert trials_with_weights(sweeps, folder) == {0: 2}
     assert [row.incumbent for row in rows] == [True, False]
+    last = json.loads(folder.metrics.read_text().splitlines()[-1])["metrics"]
+    assert last == {"trial": rows[1].outcome, "best": rows[0].outcome}, "as `sweep best`"
+    assert sweep_row(Sweep(folder, sweeps.home))["SCORE"] == f"loss {score_text(rows[0].outcome)}"
 
 
 def test_failed_trials_keep_checkpoints_for_a_retry(sweeps: Sweeps) -> None:
@@ -333,6 +339,7 @@ def test_failed_trials_keep_checkpoints_for_a_retry(sweeps: Sweeps) -> None:
     folder = sweeps.run(trial=crash, limits={"trials": 2, "retries": 0}, keep_best=1)
     assert {trial.user_attrs["end"]["state"] for trial in folder.study().trials} == {"failed"}
     assert trials_with_weights(sweeps, folder) == {0: 2, 1: 2}
+    assert sweep_row(Sweep(folder, sweeps.home))["STEP"] == "2/2 trials", "as `sweep list`"
     folder.reopen_trials([0, 1])
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED

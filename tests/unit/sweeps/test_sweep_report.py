@@ -65,6 +65,12 @@ ROWS = (
 )
 
 
+def test_best_so_far_of_completed_trials_comes_first() -> None:
+    """The figure ends at the trial of `sweep best`, not at a stopped one with a better outcome."""
+    page = render_sweep(status(row(0, [0.9], "stopped"), row(1, [0.5]), row(2, [0.7], incumbent=True)))
+    assert "best validation_score from 0.9000 to 0.7000" in page
+
+
 class Elements(HTMLParser):
     """Start tags with their attributes; refuses tags that are not closed in order."""
 
@@ -131,7 +137,8 @@ def test_points_match_their_values() -> None:
 
 def test_best_so_far_follows_the_goal() -> None:
     for goal, words in (("maximize", "from 0.6000 to 0.9000"), ("minimize", "from 0.6000 to 0.3000")):
-        assert f"best validation_score {words}" in render_sweep(status(*ROWS, goal=goal))
+        completed = (*ROWS[:2], row(2, [0.3]))
+        assert f"best validation_score {words}" in render_sweep(status(*completed, goal=goal))
 
 
 def test_new_sweep_is_reported_as_such() -> None:
