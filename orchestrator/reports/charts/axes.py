@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 MARGIN = 0.05  # share of the range of values that stays free at each end
 FLAT = 1e-6  # of the size of values: a smaller range is rounding error, and no axis could label it
@@ -89,10 +90,12 @@ def setting_axis(label: str, values: Iterable[object], *, log: bool = False) -> 
     """
     given = list(values)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
-    if not numbers or len({str(value) for value in given}) <= min(MAX_CHOICES, len(given) // 2):
-        ordered = sorted(set(given)) if numbers else given  # type: ignore[type-var]
-        names = tuple(dict.fromkeys(str(value) for value in ordered))
-        return Axis(label, -0.5, len(names) - 0.5, names=names), [float(names.index(str(value))) for value in given]
+    keys: list[Any] = given if numbers else [str(value) for value in given]  # 1 and 1.0 are one number
+    different = list(dict.fromkeys(keys))
+    if not numbers or len(different) <= min(MAX_CHOICES, len(given) // 2):
+        different = sorted(different) if numbers else different
+        names = tuple(str(value) for value in different)
+        return Axis(label, -0.5, len(names) - 0.5, names=names), [float(different.index(key)) for key in keys]
     places = [float(value) for value in given if isinstance(value, int | float)]
     low, high = min(places), max(places)
     if low > 0 and (high / low >= WIDE or (log and high > low)):

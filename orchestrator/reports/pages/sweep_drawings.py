@@ -183,7 +183,12 @@ def _uprights(plain: Drawing, scales: Sequence[tuple[Axis, list[float]]]) -> Ite
 def settings_that_differ(rows: Sequence[TrialRow]) -> list[str]:
     """Return the settings that differ between trials, in the order of the space."""
     paths = dict.fromkeys(path for row in rows for path in row.settings)
-    return [path for path in paths if len({str(row.settings.get(path)) for row in rows}) > 1] or list(paths)
+    return [path for path in paths if len({plain_value(row.settings.get(path)) for row in rows}) > 1] or list(paths)
+
+
+def plain_value(value: object) -> float | str:
+    """Return a value that equals that of the same setting: a number, whether int or float, or text."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def kind_of(row: TrialRow) -> str:

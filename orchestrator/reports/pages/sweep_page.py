@@ -12,7 +12,13 @@ from orchestrator.reports.charts.axes import moment, number
 from orchestrator.reports.charts.style import SWEEP_STYLE
 from orchestrator.reports.pages.page_parts import NONE_YET, facts, key_figure, key_figures, linked, titled
 from orchestrator.reports.pages.run_page import document
-from orchestrator.reports.pages.sweep_drawings import kind_of, setting_text, settings_that_differ, sweep_drawings
+from orchestrator.reports.pages.sweep_drawings import (
+    kind_of,
+    plain_value,
+    setting_text,
+    settings_that_differ,
+    sweep_drawings,
+)
 from orchestrator.support.formatting import counted, duration
 from orchestrator.support.html import Markup, element, grid, join
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
@@ -207,7 +213,7 @@ def importance_of(goal: Literal["minimize", "maximize"], rows: Iterable[TrialRow
     # A study of plain values: the sweep's own study has latents, and a sweep that a service drove has no study at all.
     again = optuna.create_study(direction=goal)
     for settings, outcome in found:
-        params = {path: _plain(settings[path]) for path in distributions}
+        params = {path: plain_value(settings[path]) for path in distributions}
         again.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=outcome))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     shares = optuna.importance.get_param_importances(again, evaluator=evaluator)
@@ -218,15 +224,10 @@ def _distribution(values: list[object]) -> BaseDistribution | None:
     """Return the distribution of the values; None: they are all equal, or missing in some trials."""
     import optuna
 
-    if None in values or len({str(value) for value in values}) == 1:
+    if None in values or len({plain_value(value) for value in values}) == 1:
         return None
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         places = [float(value) for value in values]  # type: ignore[arg-type]
         low, high = min(places), max(places)
         return optuna.distributions.FloatDistribution(low, high, log=low > 0 and high / low >= 20)
-    return optuna.distributions.CategoricalDistribution(sorted({_plain(value) for value in values}, key=str))
-
-
-def _plain(value: object) -> float | str:
-    """Return a value in the form that distributions take."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    return optuna.distributions.CategoricalDistribution(sorted({plain_value(value) for value in values}, key=str))

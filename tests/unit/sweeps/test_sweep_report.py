@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.reports.pages.sweep_drawings import write_pictures
+from orchestrator.reports.pages.sweep_drawings import settings_that_differ, write_pictures
 from orchestrator.reports.pages.sweep_page import importance_of, render_sweep, trials_html
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
@@ -63,6 +63,17 @@ ROWS = (
     row(2, [0.3], "stopped", why="stopped at report 1: 0.3 x 1.2 < 0.7"),
     row(3, [], "failed", why="<out of memory>"),
 )
+
+
+@pytest.mark.parametrize("options", [[1, 1.0, 2], [0, 0.0]])
+def test_page_takes_one_number_as_int_and_float(options: list[float]) -> None:
+    """Options such as `[1, 1.0, 2]` have one place for each number, whatever its type."""
+    rows = [row(number, [0.5 + number / 100]) for number in range(12)]
+    for one in rows:
+        one.settings[BATCH] = options[one.trial % len(options)]
+    Elements(render_sweep(status(*rows)))
+    assert (BATCH in settings_that_differ(rows)) == (len({*options}) > 1)
+    assert (BATCH in importance_of("maximize", rows)) == (len({*options}) > 1)
 
 
 def test_best_so_far_of_completed_trials_comes_first() -> None:
