@@ -11,6 +11,8 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from train_jobs.config.fields import Config
 
 KINDS = {"low": "range", "high": "range", "mean": "normal", "sd": "normal", "choice": "choice", "randint": "randint"}
+TAIL = 6  # standard deviations from the mean within which normal values are drawn
+LARGEST_LOG = 708  # the exponential of this and of its negative are numbers of full precision
 FORMS = "{low, high}, {mean, sd}, {choice: [...]}, {randint: N}, or a list to choose from"
 
 
@@ -117,6 +119,8 @@ class Parameter(Config):
             raise ValueError("a normal distribution needs both mean and sd")
         if self.sd <= 0:
             raise ValueError(f"sd {self.sd:g} is not above 0")
+        if self.log and not -LARGEST_LOG < self.mean - TAIL * self.sd <= self.mean + TAIL * self.sd < LARGEST_LOG:
+            raise ValueError(self._log_normal_message(self.mean, self.sd))
 
     def _check_finite(self) -> None:
         if self.kind == "choice" and not self.choice:
@@ -131,6 +135,15 @@ class Parameter(Config):
         if high >= 0 or low < -700:
             return text
         return f"{text} (did you mean low: {math.exp(low):.3g}, high: {math.exp(high):.3g}?)"
+
+    @staticmethod
+    def _log_normal_message(mean: float, sd: float) -> str:
+        what = "beyond the largest number" if mean + TAIL * sd >= LARGEST_LOG else "that are 0"
+        text = (
+            f"mean {mean:g} and sd {sd:g} give values {what}: with log: true, both are those of the natural logarithm"
+        )
+        # The logarithm of a value near its mean has about the relative deviation of the value.
+        return f"{text} (did you mean mean: {math.log(mean):.3g}, sd: {sd / mean:.3g}?)" if mean > sd else text
 
 
 class Option(Config):

@@ -138,6 +138,13 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
         ({"log": True}, "no distribution: give one of {low, high}"),
         ({"mean": 1}, "a normal distribution needs both mean and sd"),
         ({"mean": 1, "sd": 0}, "sd 0 is not above 0"),
+        (
+            {"mean": 1000, "sd": 100, "log": True, "q": 1},
+            "mean 1000 and sd 100 give values beyond the largest number: with log: true, both are those of the natural "
+            "logarithm (did you mean mean: 6.91, sd: 0.1?)",
+        ),
+        ({"mean": 1, "sd": 1000, "log": True}, "both are those of the natural logarithm"),
+        ({"mean": -1000, "sd": 1, "log": True}, "mean -1000 and sd 1 give values that are 0"),
         ({"choice": []}, "choice has no options"),
         ([], "choice has no options"),
         ({"choice": [1], "q": 1}, "q needs a range or a normal distribution"),
