@@ -13,6 +13,7 @@ from train_jobs.config.fields import Config
 KINDS = {"low": "range", "high": "range", "mean": "normal", "sd": "normal", "choice": "choice", "randint": "randint"}
 TAIL = 6  # standard deviations from the mean within which normal values are drawn
 LARGEST_LOG = 708  # the exponential of this and of its negative are numbers of full precision
+MAX_RANDINT = 2**53  # of a larger number of values, a quantile could not choose each
 FORMS = "{low, high}, {mean, sd}, {choice: [...]}, {randint: N}, or a list to choose from"
 
 
@@ -127,6 +128,10 @@ class Parameter(Config):
             raise ValueError("choice has no options")
         if self.randint is not None and self.randint < 1:
             raise ValueError(f"randint {self.randint} is less than 1: the values are 0 to N - 1")
+        if self.randint is not None and self.randint > MAX_RANDINT:
+            raise ValueError(
+                f"randint {self.randint} is more than {MAX_RANDINT}, the number of values that can be drawn"
+            )
 
     @staticmethod
     def _log_bounds_message(low: float, high: float) -> str:

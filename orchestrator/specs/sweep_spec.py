@@ -219,7 +219,7 @@ def size(parameter: Parameter) -> int:
 
 def grid_size(space: Space) -> int:
     """Return the number of points of a space's grid."""
-    return math.prod(sum(option_sizes(parameter)) for parameter in space.values())
+    return math.prod(parameter.randint or sum(option_sizes(parameter)) for parameter in space.values())
 
 
 def trial_count(spec: SweepSpec) -> int:
@@ -233,7 +233,5 @@ def trial_count(spec: SweepSpec) -> int:
 
 
 def option_sizes(parameter: Parameter) -> list[int]:
-    """Return the number of grid points for each value of a parameter; an option that is a mapping has several."""
-    if parameter.randint is not None:
-        return [1] * parameter.randint
+    """Return the number of grid points for each option of a choice; an option that is a mapping has several."""
     return [1 if option.space is None else grid_size(option.space) for option in parameter.options]

@@ -59,6 +59,8 @@ CLASSES = {
     ("normal", False): "Normal",
     ("normal", True): "LogNormal",
 }
+LISTED = {"grid", "bayesian"}  # sampling methods to which the service allows no randint, only a choice of its numbers
+MAX_LISTED = 1000  # values of a choice; a sweep has no more trials
 HOUR = 3600
 PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")  # of JSON: one character
 SHORTEST = 60  # seconds: azure-ai-ml silently raises a shorter limit to a minute
@@ -239,6 +241,9 @@ def _refused(spec: SweepSpec, job: JobSpec, path: str, parameter: Parameter) -> 
     if spec.sampling.name == "bayesian" and not parameter.finite and (parameter.log or parameter.kind != "range"):
         what = "a logarithmic range" if parameter.kind == "range" else f"a {parameter.kind} distribution"
         yield f"Azure's bayesian sampling allows choices and plain ranges, not {what}: sampling random, {OR_DRIVE_HERE}"
+    if spec.sampling.name in LISTED and (parameter.randint or 0) > MAX_LISTED:
+        what = f"Azure's {spec.sampling.name} sampling gets a list of the values of {path}, at most {MAX_LISTED}"
+        yield f"{what}: sampling random, {OR_DRIVE_HERE}"
     for option in parameter.choice or ():
         if option.space is not None and any(not _is_fixed(inner) for inner in option.space.values()):
             yield f"an option on Azure is a fixed value and cannot vary: one sweep for each option, {OR_DRIVE_HERE}"
@@ -317,7 +322,7 @@ def sweep_job(spec: SweepSpec, request: AzureRequest) -> Any:
     names = {key: alias(key) for key in spec.space}
     file = _trial_file(request, names)
     node: Any = load_job(StringIO(json.dumps(file)))
-    as_choices = spec.sampling.name in {"grid", "bayesian"}  # the service allows neither of them a randint
+    as_choices = spec.sampling.name in LISTED
     varied = {names[key]: distribution(parameter, as_choices=as_choices) for key, parameter in spec.space.items()}
     job = node(**varied).sweep(
         sampling_algorithm=_sampling(spec),

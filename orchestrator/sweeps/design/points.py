@@ -189,13 +189,17 @@ def _grid_point(space: Space, index: int) -> Latents:
 def _grid_latents(space: Space, index: int, name: str) -> Iterator[tuple[str, Latent]]:
     # Digits of a mixed-radix number. An option that is a mapping counts as many values as its own grid has points.
     for key, parameter in reversed(space.items()):
+        full = join(name, key)
+        if parameter.randint is not None:  # without a list of its values, which can be very long
+            index, number = divmod(index, parameter.randint)
+            yield full, number
+            continue
         sizes = option_sizes(parameter)
         index, rest = divmod(index, sum(sizes))
         number = 0
         while rest >= sizes[number]:
             rest -= sizes[number]
             number += 1
-        full = join(name, key)
         yield full, number
         if (below := _space_below(parameter, number)) is not None:
             yield from _grid_latents(below, rest, f"{full}[{number}]")

@@ -150,6 +150,7 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
         ({"choice": [1], "q": 1}, "q needs a range or a normal distribution"),
         ({"randint": 3, "log": True}, "log needs a range"),
         ({"randint": 0}, "randint 0 is less than 1"),
+        ({"randint": 10**17}, "is more than 9007199254740992"),
         ({"low": True, "high": 3}, "low must be a number"),
         ({"low": "a", "high": 3}, "low: must be a number"),
         ([{"x": {"low": 3, "high": 1}}], "choice.0.space.x: low 3 is above high 1"),
@@ -179,6 +180,10 @@ def test_invalid_parameters_are_refused(parameter: Any, message: str) -> None:
                 "limits": {},
             },
             "limits.trials: the grid has 1200 points, a sweep can have at most 1000 trials",
+        ),
+        (
+            {"space": {"optimizer.weight_decay": {"randint": 10**15}}, "sampling": "grid", "limits": {}},
+            "limits.trials: the grid has 1000000000000000 points, a sweep can have at most 1000 trials",
         ),
         ({"space": RATE, "driver": "service"}, "driver: backend local of the trial has no sweep service"),
         ({"space": RATE, "driver": "azure"}, "driver: backend local of the trial has no sweep service"),
