@@ -21,12 +21,13 @@ from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError
 from orchestrator.support.home import compile_variables
 from orchestrator.support.moved_home import FolderIdentity
-from train_jobs.artifacts.files import hold, write_text
+from train_jobs.artifacts.files import hold, is_held, write_text
 from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.artifacts.mounts import reporting_write_errors
 from train_jobs.config.errors import in_shell
 
 ENDPOINTS = "endpoints"  # below the home folder
+STARTING = ".starting"  # suffix of the record of a server that loads
 START_SECONDS = 1800.0  # to load a model, which can take minutes from a slow disk
 POLL_SECONDS = 1.0
 
@@ -70,7 +71,7 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
                 fix=f"orchestrator model delete {endpoint} -y",
             )
         words = ["--model", status.model, *(["--require-signature", str(key)] if key is not None else [])]
-        with _start_server(words, endpoint, path.with_suffix(".log")) as (pid, port):
+        with _protecting(path, status.model), _start_server(words, endpoint, path.with_suffix(".log")) as (pid, port):
             found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
             place = FolderIdentity.of(path.parent).model_dump()
             process = {"pid": pid, "started": process_started(pid), "boot": boot_id()}
@@ -79,9 +80,28 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
 
 
 def served_models(home: Path) -> dict[str, str]:
-    """Return endpoint -> folder of its model, of the servers that run."""
+    """Return endpoint -> folder of its model, of the servers that run or load."""
+    found = {}
+    for path in (home / ENDPOINTS).glob(f"*{STARTING}"):  # first: it is deleted after the server is recorded
+        with suppress(FileNotFoundError, ValueError):  # the command is over, or was killed as it wrote the file
+            if is_held(path.with_suffix(".lock")):
+                found[path.stem] = str(json.loads(path.read_text(encoding="utf-8"))["model"])
     records = {path.stem: _running_server(path) for path in (home / ENDPOINTS).glob("*.json")}
-    return {name: known["model"] for name, known in records.items() if known is not None and "model" in known}
+    return found | {name: known["model"] for name, known in records.items() if known is not None and "model" in known}
+
+
+@contextmanager
+def _protecting(path: Path, model: str) -> Iterator[None]:
+    """Record the model of a server that loads, which can take minutes, so that no command deletes the model meanwhile.
+
+    The record counts only while the lock of the endpoint is held: that of a killed command protects nothing.
+    """
+    starting = path.with_suffix(STARTING)
+    write_text(starting, json.dumps({"model": model}))
+    try:
+        yield
+    finally:
+        starting.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
+import os
 import select
 import signal
 import subprocess
@@ -15,7 +17,9 @@ import pytest
 
 from orchestrator.backends.folder import served_models
 from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.client import Orchestrator
 from orchestrator.support.errors import ServiceError, StorageError
+from tests.conftest import wait_for
 from tests.run_folders import make_run
 
 LISTENING = """echo '{"port": 1}'; exec sleep 600"""
@@ -70,7 +74,8 @@ def test_interrupted_start_ends_the_server(starts: Starts, monkeypatch: pytest.M
 
 def test_server_without_record_is_ended(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, text: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        if path.suffix == ".json":
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(served_models, "write_text", full)
     with pytest.raises(StorageError, match="cannot start endpoint web"):
@@ -83,3 +88,24 @@ def test_silent_server_is_ended_at_the_limit(starts: Starts, monkeypatch: pytest
     with pytest.raises(ServiceError, match="its server did not start"):
         starts.deploy(LOADING)
     starts.require_ended()
+
+
+def test_run_of_a_loading_endpoint_is_not_pruned(starts: Starts, tmp_path: Path) -> None:
+    """A deployment that was killed while its server loaded protects the run no more, and the next one succeeds."""
+    orchestrator, begun = Orchestrator(home=tmp_path), tmp_path / "begun"
+    script = f"echo $$ >{begun}.new; mv {begun}.new {begun}; {LOADING}"
+    command = multiprocessing.get_context("fork").Process(target=starts.deploy, args=(script,))
+    command.start()
+    try:
+        wait_for(begun.exists, what="the start of the server")
+        assert "endpoint web" in orchestrator.pruning().kept["one"]
+    finally:
+        command.kill()
+        command.join()
+        os.kill(int(begun.read_text()), signal.SIGKILL)
+    assert [item.name for item in orchestrator.pruning().runs] == [Path("runs", "one").name]
+    starts.deploy(LISTENING)
+    assert "endpoint web" in orchestrator.pruning().kept["one"]
+    assert {path.name for path in (tmp_path / "endpoints").iterdir()} == {"web.json", "web.log"}
+    served_models.delete(tmp_path, "web")
+    assert orchestrator.pruning().kept == {}
