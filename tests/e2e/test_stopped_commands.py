@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+
 import pytest
 
 from tests.conftest import Console, wait_for
@@ -39,6 +43,23 @@ def test_graceful_end_after_stop_is_not_completed(console: Console, verb: str, s
     assert (waited.code, waited.json["state"], waited.json["reason"]) == (75, state, reason)
     assert console("resume", name, "-d").code == 0
     assert console("cancel", name).code == 0
+
+
+def test_resumed_run_does_not_keep_its_earlier_end(console: Console) -> None:
+    name = stopped_by(console, "cancel", 0)
+    assert console("wait", name).code == 75
+    earlier = console("status", name, "-o", "json").json
+    assert earlier["ended"] > earlier["started"]
+    assert console("resume", name, "-d").code == 0
+    log = console.folder(name) / "logs" / "rank-0.log"
+    wait_for(lambda: log.read_text().count("ready") == 2, what="the second attempt")
+    status = console("status", name, "-o", "json").json
+    assert (status["state"], status["ended"]) == ("running", None)
+    os.kill(json.loads((console.folder(name) / "state.json").read_text())["pid"], signal.SIGKILL)
+    lost = wait_for(lambda: (found := console("status", name, "-o", "json").json)["ended"] and found, what="the loss")
+    assert (lost["state"], lost["attempts"][0]["ended"]) == ("failed", earlier["attempts"][0]["ended"])
+    assert lost["ended"] >= lost["started"] > earlier["ended"]
+    assert console("cancel", name).code == 0, "ends the job, which outlived its supervisor"
 
 
 FLAKY = """\

@@ -110,7 +110,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             reason=state.reason,
             created=state.created,
             started=state.started,
-            ended=state.ended or (attempts[-1].ended if attempts and state.state.terminal else None),
+            ended=state.last_end(attempts),
             attempt=state.attempt,
             warning=_warning(run, state),
             attempts=attempts,
@@ -410,6 +410,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         queued = {
             "state": RunState.QUEUED,
             "attempt": state.attempt + 1,
+            "ended": None,
             "reason": None,
             "exit_code": None,
             "ranks": {},

@@ -34,7 +34,6 @@ def tracking_request(run: RunFolder) -> TrackingRequest:
     """Return the MLflow run that a run should have now."""
     state, submission, tags = run.state(), run.read_json(REQUEST), run.read_json(TAGS)
     attempts = state.closed_attempts(last_report(run.metrics))
-    ended = state.ended or (attempts[-1].ended if attempts else None)
     records = read_records(run, state, tags[HANDLE_TAG])
     return TrackingRequest(
         uri=submission["tracking_uri"],
@@ -47,7 +46,7 @@ def tracking_request(run: RunFolder) -> TrackingRequest:
         metrics=str(run.metrics),
         status=STATUS.get(state.state, "KILLED") if state.state.terminal else RUNNING,
         started=attempts[0].started if attempts else state.created,
-        ended=ended if state.state.terminal else None,
+        ended=state.last_end(attempts),
         run_id=state.mlflow_run_id,
         secrets=submission.get("secrets", {}),
         description=records.description(),

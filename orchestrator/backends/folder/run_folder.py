@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -92,6 +93,17 @@ class LocalState(SupervisedState):
         cause = EndCause.MACHINE if self.machine_restarted else EndCause.SUPERVISOR
         ending = {"state": self.state, "cause": cause, "reason": self.reason, "ended": ended}
         return [*self.attempts[:-1], lost.model_copy(update=ending)]
+
+    def last_end(self, attempts: Sequence[RunAttempt]) -> float | None:
+        """Return the end of the last attempt; None: the run has not ended.
+
+        Args:
+            attempts: see `closed_attempts`.
+        """
+        if not self.state.terminal:
+            return None
+        # earlier versions kept the end of the attempt before a resume
+        return max(filter(None, (self.ended, *(one.ended for one in attempts[-1:]))), default=None)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from orchestrator.support.home import SETTLED
 from train_jobs.artifacts.files import write_text
 
 STAMPED = ("", "/outputs", "/outputs/checkpoints")  # below a run's folder; a replaced file changes its folder's time
+VERSION = 2  # of the lines; a line of another one may have a wrong value
 SPARE_LINES = 1000  # of deleted and changed runs, before the file is rewritten
 
 
@@ -35,8 +36,9 @@ class RunIndex:
 
     def __init__(self, file: Path, runs: Path) -> None:
         self._file, self._runs = file, str(runs)
-        # the fields of a status and the place of the runs, on which all lines depend
-        self._head = f"{zlib.crc32(repr(RunStatus.model_fields).encode()):08x}\t{self._runs}"
+        # what all lines depend on: their version, the fields of a status and the place of the runs
+        fields = zlib.crc32(repr(RunStatus.model_fields).encode())
+        self._head = f"{VERSION}-{fields:08x}\t{self._runs}"
 
     def statuses(
         self, names: Sequence[str], describe: Callable[[str], RunStatus], ended: Callable[[str], bool]

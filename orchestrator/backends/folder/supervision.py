@@ -366,7 +366,7 @@ class Supervision(ABC):
 
     def supervise(self) -> None:
         """Run all attempts and write the last state."""
-        begun = {"state": RunState.STARTING, "started": self.clock.now(), "clock": self.clock}
+        begun = {"state": RunState.STARTING, "started": self.clock.now(), "ended": None, "clock": self.clock}
         self.update(**begun, **self.run.own_process())
         earlier = len(self.state.attempts)
         ending = self._recorded_attempt()

@@ -453,6 +453,17 @@ def test_lost_attempt_ends_with_its_last_report_after_resume(tmp_path: Path) -> 
     assert "supervisor lost" in str(lost.reason)
 
 
+@pytest.mark.parametrize(("ended", "end"), [(60.0, 60.0), (None, 70.0)])
+def test_stored_end_of_earlier_attempt_is_ignored(tmp_path: Path, ended: float | None, end: float) -> None:
+    """Earlier versions kept the end of the attempt before a resume."""
+    attempts = [{"started": 10.0, "ended": 20.0}, {"started": 50.0, "ended": ended}]
+    run = make_run(tmp_path, "one", RunState.RUNNING, started=50.0, ended=20.0, attempts=attempts)
+    report(run, 7, at=70.0)
+    with run.lock():
+        assert LocalBackend(tmp_path).describe("one").ended is None
+    assert LocalBackend(tmp_path).describe("one").ended == end
+
+
 def test_resume_on_other_processes_keeps_the_order_of_runs(tmp_path: Path) -> None:
     """`list`, `@last` and `prune --keep-last` sort runs by their submission."""
     old = make_run(tmp_path, "old", RunState.CANCELLED)

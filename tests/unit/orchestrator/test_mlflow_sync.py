@@ -172,6 +172,8 @@ def test_deleted_experiment_has_the_command_that_restores_it(home: Path) -> None
 
 def test_run_lost_supervisor_ends_as_failed_at_last_report(home: Path) -> None:
     run = make_tracked_run(home, state=RunState.RUNNING, pid=1)
+    earlier = {"ended": STARTED + 1}  # of the attempt before a resume, as earlier versions kept it
+    run.write_state(run.stored_state().model_copy(update=earlier))
     found = sync_run(run)
     info = MlflowClient(default_uri(home)).get_run(found.run_id).info
     assert (info.status, info.end_time) == ("FAILED", int((STARTED + 40) * 1000))
