@@ -24,7 +24,7 @@ from orchestrator.backends.base import Backend, Submission
 from orchestrator.backends.capabilities import Discovers, ReadsJobFiles, Registers
 from orchestrator.jobs.builders import Job
 from orchestrator.run import Run
-from orchestrator.runs.status import Handle, RunState, RunStatus
+from orchestrator.runs.status import Handle, RunState, RunStatus, first_items
 from orchestrator.support.access import open_home, shared_group
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError, UsageError
 from orchestrator.support.home import HOME_VARIABLE, SWEEPS, home_folder, similar_run
@@ -262,7 +262,7 @@ class Orchestrator:
             states: only runs in these states; empty: in any state.
             limit: maximum number of runs.
         """
-        return list(islice(self.iter_runs(states=states), limit))
+        return first_items(self.iter_runs(states=states), limit)
 
     def iter_runs(self, *, states: Collection[RunState] = ()) -> Iterator[RunStatus]:
         """Yield runs, newest first, and read each only when it is needed.
@@ -307,7 +307,7 @@ class Orchestrator:
             with suppress(StorageError):  # a damaged run: `list` shows it
                 ours += [run.as_mlflow_run()] if str(run.handle) not in copied else []
         found = sorted([*theirs, *ours], key=lambda one: -one.created)
-        return list(islice((one for one in found if not states or one.state in states), limit))
+        return first_items((one for one in found if not states or one.state in states), limit)
 
     def pruning(
         self,

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field
 
 from orchestrator.runs.differences import Difference, Pairs
 from orchestrator.runs.significance import ScoreTests
-from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus, first_items
 from orchestrator.runs.tracked_run import HANDLE_TAG, PRIMARY_TAG
 from orchestrator.runs.tracking_server import (
     DATABRICKS,
@@ -141,7 +141,7 @@ def read_runs(uri: str, *, experiment: str | None = None, limit: int | None = No
         StorageError: the file is missing, or not a store that this version of MLflow can read.
     """
     with _client(uri) as client:
-        return list(islice(_runs(client, _experiments(client, experiment), ""), limit))
+        return first_items(_runs(client, _experiments(client, experiment), ""), limit)
 
 
 def find_run(uri: str, run: str) -> MlflowRun:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -16,6 +18,7 @@ from train_jobs.config.fields import Config
 
 SWEEP_TAG, TRIAL_TAG = "orchestrator.sweep", "orchestrator.trial"  # of the runs of trials: name of the sweep, number
 Counts = Literal["steps", "parts", "runs", "tasks", "rows"]
+Item = TypeVar("Item")
 
 
 class RunState(StrEnum):
@@ -232,6 +235,11 @@ class RunStatus(Config):
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return self.model_dump(mode="json")
+
+
+def first_items(items: Iterable[Item], limit: int | None) -> list[Item]:
+    """Return the first items, and read no more of them; `limit` may be any number, None: all."""
+    return list(islice(items, None if limit is None else min(limit, sys.maxsize)))
 
 
 def attempt_seconds(attempts: Iterable[RunAttempt], now: float) -> float:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.ui.terminal import Terminal, table
 from orchestrator.jobs.registry import job_kind
 from orchestrator.runs.results import NOT_METRICS
-from orchestrator.runs.status import SWEEP_TAG, TRIAL_TAG, RunState, RunStatus
+from orchestrator.runs.status import SWEEP_TAG, TRIAL_TAG, RunState, RunStatus, first_items
 from orchestrator.support.errors import StorageError
 from orchestrator.support.formatting import ago, count, duration, money, score_text
 
@@ -53,7 +52,7 @@ class RunList:
             terminal: width and colours; None: those of stdout.
         """
         found = self._rows(runs)
-        rows = list(islice(found, limit))
+        rows = first_items(found, limit)
         self.complete = next(found, None) is None
         columns = [name for name in HEADER if name not in OPTIONAL or any(row[name] for row in rows)]
         return table([[row[name] for name in columns] for row in rows], columns, terminal) if rows else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -118,6 +119,17 @@ def test_list_of_many_runs_shows_the_newest(home: Path, orchestrator: Command, m
     assert len(orchestrator("list", "-o", "json").json) == 3
     monkeypatch.setattr(show, "DEFAULT_LIMIT", 3)
     assert orchestrator("list").err == "", "nothing is left out"
+
+
+@pytest.mark.parametrize("words", [(), ("-o", "json"), ("--mlflow", "store.db", "-o", "json")])
+def test_list_limit_may_be_any_number(
+    home: Path, orchestrator: Command, empty_store: Path, words: tuple[str, ...]
+) -> None:
+    make_run(home, "one")
+    shutil.copy(empty_store, "store.db")
+    found = orchestrator("list", *words, "--limit", str(10**23))
+    assert found.code == 0, found.err
+    assert "one" in found.out
 
 
 @pytest.mark.parametrize("words", [("--state", "faled"), ("--limit", "0"), ("--limit", "-1"), ("--limit", "x")])
