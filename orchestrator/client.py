@@ -304,7 +304,7 @@ class Orchestrator:
         copied = {one.handle for one in theirs}
         ours = []
         for run in self.attach_all() if experiment is None else ():
-            with suppress(StorageError):  # a damaged run: `list` shows it
+            with suppress(NotFoundError, StorageError):  # deleted meanwhile; a damaged run: `list` shows it
                 ours += [run.as_mlflow_run()] if str(run.handle) not in copied else []
         found = sorted([*theirs, *ours], key=lambda one: -one.created)
         return first_items((one for one in found if not states or one.state in states), limit)

@@ -316,10 +316,13 @@ class Sweep:
             to: tracking URI. None: the sweep's own.
 
         Raises:
+            NotFoundError: it was deleted.
             ServiceError: MLflow or its store refused.
             StorageError: the sweep's folder cannot be read or written.
             UsageError: its backend has MLflow runs of its own.
         """
+        if not self.folder.path.is_dir():
+            raise NotFoundError(f"unknown sweep {self.name!r}", fix="orchestrator sweep list")
         require(load_backend(self.folder.record().trial["backend"], self._home), CopiesToMlflow)
         place = self.folder.path
         with reporting_write_errors(f"cannot sync sweep {self.name}", place):

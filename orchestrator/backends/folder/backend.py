@@ -285,6 +285,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             try:
                 return sync_run(run, to)
             except (FileNotFoundError, ValueError, KeyError) as problem:
+                self._existing(name)  # not deleted meanwhile
                 reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
                 facts = {"where": run.path, "reason": reason}
                 raise StorageError(f"cannot sync run {name}: its folder is damaged", facts=facts) from problem

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ConflictError
+from orchestrator.support.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:  # `status` and `logs` do not need the planning modules, which are slow to import
     from orchestrator.sweep import Sweep
@@ -72,11 +74,13 @@ def run_or_best(orchestrator: Orchestrator, name: str, *, model: bool = True) ->
 
 def _newest(orchestrator: Orchestrator) -> Run | Sweep:
     sweeps = orchestrator.sweeps.all()
-    newest: dict[str, Run] = {}
+    newest: dict[str, tuple[float, Run]] = {}
     for run in _without_trials(orchestrator.attach_all(), [sweep.name for sweep in sweeps]):
-        newest.setdefault(run.handle.backend, run)  # runs of a backend are sorted: one status for each backend
-    last = max(newest.values(), key=lambda run: run.status().created, default=None)
-    if sweeps and (last is None or sweeps[0].folder.record().created > last.status().created):
+        if run.handle.backend not in newest:  # runs of a backend are sorted: one status for each backend
+            with suppress(NotFoundError):  # deleted meanwhile
+                newest[run.handle.backend] = (run.status().created, run)
+    created, last = max(newest.values(), key=itemgetter(0), default=(0.0, None))
+    if sweeps and (last is None or sweeps[0].folder.record().created > created):
         return sweeps[0]
     return last or orchestrator.attach("@last")
 

@@ -19,7 +19,7 @@ from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracking_server import check_server, checked_address
-from orchestrator.support.errors import AuthError, ServiceError, StorageError, UsageError
+from orchestrator.support.errors import AuthError, NotFoundError, ServiceError, StorageError, UsageError
 from orchestrator.support.formatting import ago, bytes_text, counted
 from train_jobs.config.errors import in_shell
 
@@ -234,15 +234,22 @@ def sync_mlflow(arguments: argparse.Namespace) -> int:
         arguments.to = checked_address(arguments.to)
         check_server(arguments.to)
     documents: list[dict[str, Any]] = []
+    total = len(found)
     try:
         for number, one in enumerate(found, start=1):
-            documents.append(_synced(one, arguments.to))
+            try:
+                documents.append(_synced(one, arguments.to))
+            except NotFoundError:  # deleted meanwhile
+                if not arguments.all:
+                    raise
+                total -= 1
+                continue
             if arguments.output == "text":
                 write_line(_sync_line(documents[-1], number, len(found)), sys.stdout)
     except (AuthError, ServiceError) as outage:
         hint(str(outage))
-    failed = len(found) - sum("error" not in document for document in documents)
-    done = f"{len(found) - failed} of {len(found)} in MLflow" + (f", {failed} not copied" if failed else "")
+    failed = total - sum("error" not in document for document in documents)
+    done = f"{total - failed} of {total} in MLflow" + (f", {failed} not copied" if failed else "")
     print_result(arguments.output, {"runs": documents, "failed": failed}, done)
     return ServiceError.exit_code if failed else 0
 
@@ -260,6 +267,7 @@ def _synced(one: Run | Sweep, to: str | None) -> dict[str, Any]:
 
     Raises:
         AuthError: the server of --to no longer accepts the credentials.
+        NotFoundError: the run or the sweep no longer exists.
         ServiceError: it has been away for too long.
     """
     for last in (True,) if to is None else (False, True):

@@ -246,6 +246,9 @@ def cost(arguments: argparse.Namespace) -> None:
     for run in named.values() if named else orchestrator.attach_all():
         try:
             costs.append(run.cost())
+        except NotFoundError:
+            if not arguments.all:  # else it was deleted meanwhile
+                raise
         except StorageError as problem:
             if not arguments.all:
                 raise

@@ -1,9 +1,13 @@
-"""Commands on runs and sweeps with a damaged file: an error that names it, and processes that are left end."""
+"""Commands on runs and sweeps that are damaged, or deleted meanwhile.
+
+An error names the damaged file, and processes that are left end.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -12,7 +16,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
 from orchestrator.runs.status import SWEEP_TAG, RunState
+from orchestrator.sweep import Sweep, Sweeps
+from tests.mlflow_runs import make_tracked_run
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
 from tests.unit.sweeps.test_sweep_table import make
@@ -119,3 +127,53 @@ def test_damaged_sweep_does_not_hide_others(home: Path, orchestrator: Command, n
     sweeps = orchestrator("sweep", "list", "-o", "json")
     assert [sweep["name"] for sweep in sweeps.json] == ["whole"]
     assert "warning: cannot read sweep torn: it is damaged" in sweeps.err
+
+
+@pytest.fixture
+def with_deleted(home: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Create a run, and a newer one that is deleted as soon as a command has listed both."""
+    shutil.copy(empty_store, "store.db")
+    make_tracked_run(home, "kept", age=10, plan={"world_size": 2, "changes": {}})
+    make_tracked_run(home, "gone")
+    listed = Orchestrator.attach_all
+
+    def deleting(self: Orchestrator) -> list[Run]:
+        runs = listed(self)
+        shutil.rmtree(home / "runs" / "gone", ignore_errors=True)
+        return runs
+
+    monkeypatch.setattr(Orchestrator, "attach_all", deleting)
+
+
+@pytest.mark.usefixtures("with_deleted")
+@pytest.mark.parametrize(
+    "words", [("cost", "--all"), ("mlflow", "sync", "--all"), ("list", "--mlflow", "store.db"), ("wait", "@last")]
+)
+def test_run_deleted_meanwhile_is_left_out(orchestrator: Command, words: tuple[str, ...]) -> None:
+    done = orchestrator(*words, "-o", "json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)
+    assert '"name": "kept"' in done.out
+    assert "gone" not in done.out + done.err
+
+
+@pytest.mark.usefixtures("with_deleted")
+def test_deleted_run_does_not_count_as_failed_copy(orchestrator: Command) -> None:
+    done = orchestrator("mlflow", "sync", "--all")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "1 of 1 in MLflow")
+
+
+def test_sweep_deleted_meanwhile_is_left_out(
+    home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(home, name="gone")
+    listed = Sweeps.all
+
+    def deleting(self: Sweeps) -> list[Sweep]:
+        sweeps = listed(self)
+        shutil.rmtree(home / "sweeps" / "gone")
+        return sweeps
+
+    monkeypatch.setattr(Sweeps, "all", deleting)
+    done = orchestrator("mlflow", "sync", "--all", "-o", "json")
+    assert (done.code, done.json) == (0, {"runs": [], "failed": 0})
