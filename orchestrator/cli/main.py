@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from orchestrator.cli.job_commands import START
 from orchestrator.cli.resource_commands import CLOUD, DATA
@@ -92,11 +93,27 @@ def overview() -> str:
     return "\n".join([*lines, "", "help of a verb: orchestrator VERB --help", "all options:    orchestrator --help"])
 
 
+class _Messages(io.FileIO):
+    """A stderr that nobody needs to read: after its reader has left, messages go to /dev/null."""
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return super().write(data)
+
+
 def _open_streams() -> None:
-    """Open the standard streams that the caller closed (`>&-`), on /dev/null.
+    """Open the standard streams that the caller closed (`>&-`), on /dev/null, and let only stdout need a reader.
 
     Else the next file that is opened gets the number of stdout, and what a child process prints goes into that file.
+    `submit 2>&1 | head -1` would end at its second message, before it submits.
     """
+    if sys.stderr is not None:
+        messages = io.BufferedWriter(_Messages(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(messages, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123, it gets the lowest free number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -94,3 +95,41 @@ def test_reader_closing_pipe_ends_command_silently(console: Console) -> None:
         assert following.stderr is not None
         assert following.stderr.read() == ""
         following.stderr.close()
+
+
+def run_unread(console: Console, *words: str, stdout: int | None = None) -> tuple[int, str]:
+    """Run a command whose stderr, and stdout unless another one is given, nobody reads; return its code and stdout."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [*console.program, "-m", "orchestrator.cli.main", *words]
+    done = subprocess.run(
+        command,
+        stdout=writing if stdout is None else stdout,
+        stderr=writing,
+        text=True,
+        cwd=console.cwd,
+        env=console.environ(),
+        timeout=120,
+        check=False,
+    )
+    os.close(writing)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.long
+def test_submit_without_a_reader_submits(console: Console, untracked: None) -> None:
+    """`orchestrator submit ... 2>&1 | head -1`: plan and warnings are written before the submission."""
+    (console.cwd / "job.py").write_text("import sys\n\nsys.exit(int(sys.argv[1]))\n")
+    assert run_unread(console, "submit", "command", "-d", "--", "python", "job.py", "0") == (0, None)
+    (run,) = console("list", "-o", "json").json
+    assert console("wait", run["name"]).code == 0
+    words = ("submit", "command", "-o", "json", "--", "python", "job.py", "3")
+    code, document = run_unread(console, *words, stdout=subprocess.PIPE)
+    assert (code, json.loads(document)["state"]) == (3, "failed"), "only stderr has no reader"
+
+
+def test_follower_without_a_reader_leaves(console: Console) -> None:
+    """`orchestrator attach RUN 2>&1 | head -1`, which writes to stderr until the run has finished."""
+    with live_run(console.home, "run") as run:
+        run.rank_log(0).write_text("one\ntwo\n")
+        assert run_unread(console, "attach", "run") == (0, None)

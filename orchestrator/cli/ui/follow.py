@@ -129,7 +129,7 @@ def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
     """Print logs as they grow, with a heartbeat on stderr while following; return whether anything was printed.
 
     Raises:
-        BrokenPipeError: the reader of `stream` closed it.
+        BrokenPipeError: the reader of `stream` or of stdout closed it.
     """
     printer, heartbeat, anything = LogPrinter(stream, labels=query.several), Heartbeat(run, sys.stderr), False
     try:
@@ -138,9 +138,9 @@ def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
                 anything = True
                 heartbeat.clear()
                 printer.block(block)
-            elif _reader_closed(stream):  # `logs -f | head`
-                raise BrokenPipeError
-            elif not printer.in_place:  # a progress line is a heartbeat itself
+                continue
+            leave_without_reader()
+            if not printer.in_place:  # a progress line is a heartbeat itself
                 heartbeat.beat()
         printer.end()
     finally:
@@ -192,18 +192,23 @@ class Heartbeat:
         self._due = self._quiet_since + QUIET_SECONDS
 
 
-def _reader_closed(stream: TextIO) -> bool:
-    """Return whether the other end of a pipe is closed.
+def leave_without_reader() -> None:
+    """End the command if the other end of stdout is closed.
 
     `logs -f | head` would otherwise follow until the job's next line, which may be hours away: only a write fails.
+    `attach 2>&1 | head` writes to stdout at its end alone.
+
+    Raises:
+        BrokenPipeError: it is closed.
     """
     try:
-        descriptor = stream.fileno()
+        descriptor = sys.stdout.fileno()
     except OSError:  # a stream without a file descriptor
-        return False
+        return
     poll = select.poll()
     poll.register(descriptor, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+    if any(event & select.POLLERR for _, event in poll.poll(0)):
+        raise BrokenPipeError
 
 
 class LogPrinter:

@@ -91,6 +91,7 @@ def follow_sweep(sweep: Sweep) -> None:
             shown.update(status)
             if status.state.terminal:
                 return
+            follow.leave_without_reader()
             time.sleep(sweep.poll_seconds)
 
 
