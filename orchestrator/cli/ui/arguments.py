@@ -10,6 +10,7 @@ import argparse
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from orchestrator.cli.ui import completers
@@ -224,8 +225,14 @@ def moment(text: str) -> float:
     Raises:
         argparse.ArgumentTypeError: it has another form, or is in the future.
     """
-    from datetime import datetime
+    from datetime import date, datetime
 
+    if re.fullmatch(r"\d{8}", text):  # ISO 8601 without hyphens, or 116 days and more in seconds
+        with suppress(ValueError):
+            day = date.fromisoformat(text)
+            raise argparse.ArgumentTypeError(
+                f"invalid time {text!r}: a date is written {day.isoformat()}, seconds {text}s"
+            )
     try:
         return time.time() - seconds(text)
     except argparse.ArgumentTypeError:

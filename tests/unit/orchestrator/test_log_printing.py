@@ -256,6 +256,7 @@ def test_follow_ends_with_the_state_of_the_run(home: Path, capsys: pytest.Captur
         (["--tail", "many"], ["invalid number 'many'"]),
         (["--since", "noon"], ["invalid time 'noon'", "10m", "2026-11-21T10:00"]),
         (["--since", (datetime.now() + timedelta(days=2)).isoformat()], ["it is in the future"]),
+        (["--since", "20261121"], ["invalid time '20261121'", "a date is written 2026-11-21"]),
         (["--rank", "0", "--all-ranks"], ["not allowed with argument --rank"]),
         (["--rank", "x"], ["invalid int value: 'x'"]),
         (["-f", "-o", "json"], ["needs an end", "omit -f"]),
