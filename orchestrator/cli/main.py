@@ -94,7 +94,7 @@ def overview() -> str:
 
 
 class _Messages(io.FileIO):
-    """A stderr that nobody needs to read: after its reader has left, messages go to /dev/null."""
+    """A stderr without need of a reader: after its reader has left, messages go to /dev/null."""
 
     def write(self, data: Any) -> int:
         """Write bytes."""

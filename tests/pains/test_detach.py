@@ -98,7 +98,7 @@ def test_reader_closing_pipe_ends_command_silently(console: Console) -> None:
 
 
 def run_unread(console: Console, *words: str, stdout: int | None = None) -> tuple[int, str]:
-    """Run a command whose stderr, and stdout unless another one is given, nobody reads; return its code and stdout."""
+    """Run a command whose stderr, and stdout unless another one is given, has no reader; return its code and stdout."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [*console.program, "-m", "orchestrator.cli.main", *words]
