@@ -119,7 +119,7 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
     return _source_fingerprint(source, files, versions(files, cache))
 
 
-def _source_files(source: SourceConfig) -> list[TextPath]:
+def _source_files(source: SourceConfig) -> Sequence[TextPath]:
     """Return the files that a source is hashed by; a dataset that is hashed by its commit has none."""
     if (folder := source.dataset_folder) is not None:
         return sorted(path for path in folder.rglob("*") if path.is_file())
