@@ -104,9 +104,12 @@ _EXAMPLE = re.compile(
 _MARKED = re.compile(r"(?i)^(?:my|the|some|new|old|not|no|a|an)?[-_]?\W|\$(?:$|[A-Z_]+$)")  # variables, selectors
 _PASSWORD = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#$%^&*?~])[^\s(){}\[\]<>'\"`,;:/|=]{7,80}")
 _GENERATED = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[^\s'\"`]{10,80}")  # with any character
-# A variable, a field of a template, a call or an index, an address, a path.
 _EXPRESSION = re.compile(
-    r"^[$%@#.-]\w+%?$|\$\{|\$[A-Z_]+$|\{[A-Za-z_][\w.]*\}|^[A-Za-z_][\w.]*[(\[].*[)\]]$|://|^[\w.~-]*(?:[/:][\w.-]+)+/?$"
+    # a variable, a field of a template, a macro, a call or an index
+    r"^[$%@#.-]\w+%?$|^\$\w+[/.:]|\$\{|\$[A-Z_]+$|^[$%@!*&]?\(|%\(\w+\)|\{[A-Za-z_][\w.]*\}|^@\w+\."
+    r"|^[A-Za-z_][\w.]*[(\[].*[)\]]$"
+    # an address, a path, a resource; the hash of a password; the characters of a pattern
+    r"|://|^/|^arn:|^[\w.~-]*(?:[/:][\w.-]+)+/?$|^\$?(?:\w+\$)?(?:2[aby]|apr1|argon2\w*|\d)\$|^pbkdf2|^scrypt:|A-Z|a-z"
 )
 _SCRIPT_PATH = re.compile(
     r"(?i)(?:^|/)(?:[^/]*\.(?:sh|bash|zsh|ksh|csh|fish|slurm|sbatch|dockerfile)|(?:docker|container)file[^/]*"

@@ -103,6 +103,23 @@ class Parameter(Config):
         """Whether a grid can enumerate its values."""
         return self.kind in {"choice", "randint"}
 
+    @property
+    def undrawable(self) -> str | None:
+        """Why no sampler can draw its values; None: it can. A plan refuses it, but stored sweeps are still read."""
+        if self.randint is not None and self.randint > MAX_RANDINT:
+            return f"randint {self.randint} is more than {MAX_RANDINT}, the number of values that can be drawn"
+        if self.mean is None or self.sd is None or not self.log:
+            return None
+        mean, sd = self.mean, self.sd
+        if -LARGEST_LOG < mean - TAIL * sd <= mean + TAIL * sd < LARGEST_LOG:
+            return None
+        what = "beyond the largest number" if mean + TAIL * sd >= LARGEST_LOG else "that are almost 0"
+        text = (
+            f"mean {mean:g} and sd {sd:g} give values {what}: with log: true, both are those of the natural logarithm"
+        )
+        # The logarithm of a value near its mean has about the relative deviation of the value.
+        return f"{text} (did you mean mean: {math.log(mean):.3g}, sd: {sd / mean:.3g}?)" if mean > sd else text
+
     def _check_range(self) -> None:
         if self.low is None or self.high is None:
             raise ValueError("a range needs both low and high")
@@ -120,18 +137,12 @@ class Parameter(Config):
             raise ValueError("a normal distribution needs both mean and sd")
         if self.sd <= 0:
             raise ValueError(f"sd {self.sd:g} is not above 0")
-        if self.log and not -LARGEST_LOG < self.mean - TAIL * self.sd <= self.mean + TAIL * self.sd < LARGEST_LOG:
-            raise ValueError(self._log_normal_message(self.mean, self.sd))
 
     def _check_finite(self) -> None:
         if self.kind == "choice" and not self.choice:
             raise ValueError("choice has no options")
         if self.randint is not None and self.randint < 1:
             raise ValueError(f"randint {self.randint} is less than 1: the values are 0 to N - 1")
-        if self.randint is not None and self.randint > MAX_RANDINT:
-            raise ValueError(
-                f"randint {self.randint} is more than {MAX_RANDINT}, the number of values that can be drawn"
-            )
 
     @staticmethod
     def _log_bounds_message(low: float, high: float) -> str:
@@ -140,15 +151,6 @@ class Parameter(Config):
         if high >= 0 or low < -700:
             return text
         return f"{text} (did you mean low: {math.exp(low):.3g}, high: {math.exp(high):.3g}?)"
-
-    @staticmethod
-    def _log_normal_message(mean: float, sd: float) -> str:
-        what = "beyond the largest number" if mean + TAIL * sd >= LARGEST_LOG else "that are 0"
-        text = (
-            f"mean {mean:g} and sd {sd:g} give values {what}: with log: true, both are those of the natural logarithm"
-        )
-        # The logarithm of a value near its mean has about the relative deviation of the value.
-        return f"{text} (did you mean mean: {math.log(mean):.3g}, sd: {sd / mean:.3g}?)" if mean > sd else text
 
 
 class Option(Config):

@@ -166,6 +166,9 @@ def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
     if not spec.space:
         yield ("space",), "no parameters"
     yield from _overlapping_parameters(spec)
+    for name, _, parameter in all_parameters(spec.space):
+        if parameter.undrawable is not None:
+            yield ("space", name.split("[")[0]), parameter.undrawable
     if spec.sampling.name == "grid":
         for name, _, parameter in all_parameters(spec.space):
             if not parameter.finite:

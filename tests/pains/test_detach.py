@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,16 @@ def test_reader_closing_pipe_ends_command_silently(console: Console) -> None:
         following.stderr.close()
 
 
+TWO_LINES = """
+import pathlib, sys, time
+print("hello", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.1)
+print("bye", flush=True)
+sys.exit(3)
+"""
+
+
 def run_unread(console: Console, *words: str, stdout: int | None = None) -> tuple[int, str]:
     """Run a command whose stderr, and stdout unless another one is given, has no reader; return its code and stdout."""
     reading, writing = os.pipe()
@@ -123,13 +135,39 @@ def test_submit_without_a_reader_submits(console: Console, untracked: None) -> N
     assert run_unread(console, "submit", "command", "-d", "--", "python", "job.py", "0") == (0, None)
     (run,) = console("list", "-o", "json").json
     assert console("wait", run["name"]).code == 0
-    words = ("submit", "command", "-o", "json", "--", "python", "job.py", "3")
-    code, document = run_unread(console, *words, stdout=subprocess.PIPE)
-    assert (code, json.loads(document)["state"]) == (3, "failed"), "only stderr has no reader"
+    (console.cwd / "job.py").write_text(TWO_LINES)
+    go = console.cwd / "go"
+    command = ("submit", "command", "-o", "json", "--", "python", "job.py", str(go))
+    words = [*console.program, "-m", "orchestrator.cli.main", *command]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, cwd=console.cwd, env=console.environ(), **streams) as submit:  # type: ignore[call-overload]
+        wait_for(lambda: "hello" in submit.stderr.readline(), what="the first line of the job")
+        submit.stderr.close()
+        go.touch()
+        document = json.loads(submit.stdout.read())
+    assert (submit.returncode, document["state"]) == (3, "failed"), "only stderr has no reader"
 
 
-def test_follower_without_a_reader_leaves(console: Console) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_follower_without_a_reader_leaves(console: Console, busy: bool) -> None:
     """`orchestrator attach RUN 2>&1 | head -1`, which writes to stderr until the run has finished."""
     with live_run(console.home, "run") as run:
         run.rank_log(0).write_text("one\ntwo\n")
-        assert run_unread(console, "attach", "run") == (0, None)
+        ended = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(print_often, run.rank_log(0), ended) if busy else None
+            try:
+                assert run_unread(console, "attach", "run") == (0, None)
+            finally:
+                ended.set()
+        assert job is None or job.result() > 0
+
+
+def print_often(log: Path, ended: threading.Event) -> int:
+    """Append lines, a hundred times a second; return their number."""
+    lines = 0
+    with log.open("a") as file:
+        while not ended.wait(0.01):
+            lines += file.write("line\n")
+            file.flush()
+    return lines

@@ -243,7 +243,7 @@ def _problems(tree: Mapping[str, Any]) -> Iterator[Problem]:
         yield ("type",), f"unknown type of job {job_type!r} (known: {', '.join(JOB_TYPES)})"
         return
     experiment = tree.get("experiment_name")
-    if isinstance(experiment, str) and not places.EXPERIMENT.fullmatch(experiment):
+    if isinstance(experiment, str) and experiment and not places.EXPERIMENT.fullmatch(experiment):
         yield ("experiment_name",), f"{experiment} is not {places.EXPERIMENT_RULE}"
     if job_type == JOB_TYPES[0]:
         yield from _work_problems(tree, tree, ())

@@ -60,7 +60,7 @@ CLASSES = {
     ("normal", True): "LogNormal",
 }
 LISTED = {"grid", "bayesian"}  # sampling methods to which the service allows no randint, only a choice of its numbers
-MAX_LISTED = 1000  # values of a choice; a sweep has no more trials
+MAX_LISTED = 100_000  # values of a choice, about a megabyte of a request
 HOUR = 3600
 PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")  # of JSON: one character
 SHORTEST = 60  # seconds: azure-ai-ml silently raises a shorter limit to a minute
@@ -242,7 +242,7 @@ def _refused(spec: SweepSpec, job: JobSpec, path: str, parameter: Parameter) -> 
         what = "a logarithmic range" if parameter.kind == "range" else f"a {parameter.kind} distribution"
         yield f"Azure's bayesian sampling allows choices and plain ranges, not {what}: sampling random, {OR_DRIVE_HERE}"
     if spec.sampling.name in LISTED and (parameter.randint or 0) > MAX_LISTED:
-        what = f"Azure's {spec.sampling.name} sampling gets a list of the values of {path}, at most {MAX_LISTED}"
+        what = f"Azure's {spec.sampling.name} sampling gets a list of the values of {path}, at most {MAX_LISTED:,}"
         yield f"{what}: sampling random, {OR_DRIVE_HERE}"
     for option in parameter.choice or ():
         if option.space is not None and any(not _is_fixed(inner) for inner in option.space.values()):

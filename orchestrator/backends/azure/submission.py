@@ -30,7 +30,7 @@ from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request
 from orchestrator.jobs.inputs import START, At
 from orchestrator.jobs.registry import run_kind
-from orchestrator.runs.status import SWEEP_TAG, TRIAL_TAG
+from orchestrator.runs.status import SWEEP_TAG
 from orchestrator.specs.compute import MachineChoice
 from orchestrator.specs.job import TrackingSpec
 from orchestrator.specs.notification import NotifySpec
@@ -226,7 +226,8 @@ def _check_secrets(plan: Plan) -> None:
 def _check(plan: Plan) -> None:
     _check_secrets(plan)
     _check_experiment(plan.spec.tracking.experiment)
-    _check_tags({key: tag for key, tag in plan.spec.tags.items() if key not in {SWEEP_TAG, TRIAL_TAG}})
+    if SWEEP_TAG not in plan.spec.tags:  # the plan of a sweep checks those of its trials
+        _check_tags(plan.spec.tags)
     if plan.needs.undeliverable:
         raise SpecError("some inputs cannot go to Azure", problems=list(plan.needs.undeliverable), fix="-b local")
     size = find_size(plan.compute.size)
@@ -234,7 +235,7 @@ def _check(plan: Plan) -> None:
     if size is not None and azure.environment == "auto":
         check_runs_torch(size)
     _check_elastic(plan)
-    _check_command(job_command(plan))
+    _check_command(plan)
     hours = azure.timeout_hours
     if hours is not None and hours > MAX_HOURS[tier]:
         raise SpecError(
@@ -271,15 +272,23 @@ def _check_tags(tags: Mapping[str, str]) -> None:
         raise SpecError("cannot send the tags to Azure", problems=problems, fix="use fewer and shorter tags")
 
 
-def _check_command(command: str) -> None:
-    """Refuse a command that the job could not start. Only paths of texts, one for each file, make it so long."""
-    size = len(BINDING.sub("x" * LONGEST_PATH, command).encode())
-    if size > MAX_COMMAND:
-        raise SpecError(
-            "cannot run the job on Azure: its command is too long",
-            facts={"bytes": f"{size:,}", "limit": f"{MAX_COMMAND:,}", "reason": "it names each file of the text"},
-            fix="--data FOLDER, or a pattern in quotes: --data 'FOLDER/*.txt'",
-        )
+def _check_command(plan: Plan) -> None:
+    """Refuse a command that the job could not start: one with the path of each of many files."""
+    size = len(BINDING.sub("x" * LONGEST_PATH, job_command(plan)).encode())
+    if size <= MAX_COMMAND:
+        return
+    of_text = "data.text" in plan.needs.placed
+    raise SpecError(
+        "cannot run the job on Azure: its command is too long",
+        facts={
+            "bytes": f"{size:,}",
+            "limit": f"{MAX_COMMAND:,}",
+            "reason": f"it names each file of the {'text' if of_text else 'input'}",
+        },
+        fix="--data FOLDER, or a pattern in quotes: --data 'FOLDER/*.txt'"
+        if of_text
+        else "merge the files, or submit several jobs",
+    )
 
 
 def _check_elastic(plan: Plan) -> None:

@@ -102,8 +102,8 @@ class LocalState(SupervisedState):
         """
         if not self.state.terminal:
             return None
-        # earlier versions kept the end of the attempt before a resume
-        return max(filter(None, (self.ended, *(one.ended for one in attempts[-1:]))), default=None)
+        # Earlier versions kept the end of the attempt before a resume. One that was lost as it began has its start.
+        return max(filter(None, (self.ended, self.started, *(one.ended for one in attempts[-1:]))), default=None)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import select
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.cli.ui.render import next_commands, status_text
@@ -138,10 +137,9 @@ def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
                 anything = True
                 heartbeat.clear()
                 printer.block(block)
-                continue
-            leave_without_reader()
-            if not printer.in_place:  # a progress line is a heartbeat itself
+            elif not printer.in_place:  # a progress line is a heartbeat itself
                 heartbeat.beat()
+            leave_without_reader()
         printer.end()
     finally:
         printer.leave_line()
@@ -279,6 +277,8 @@ class LogPrinter:
         except OSError:  # a stream without a file descriptor, as in a notebook
             self._stream.write(data.decode(errors="replace"))
             return
+        raw: Any = getattr(self._stream.buffer, "raw", self._stream.buffer)
         left = memoryview(data)
         while left:
-            left = left[os.write(descriptor, left) :]
+            select.select((), (descriptor,), ())  # a pipe may be set not to block: then a write does nothing
+            left = left[raw.write(left) or 0 :]

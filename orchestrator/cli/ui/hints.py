@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import PurePath
+from pathlib import Path
 
 from orchestrator.support.errors import UsageError
 from train_jobs.config.errors import closest, in_shell
@@ -115,10 +116,12 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
 
 
 def _repeated(flag: str, paths: Sequence[str]) -> str:
-    """Return the arguments for several paths: the pattern of a folder if the shell wrote out many of its files."""
-    folders, suffixes = {PurePath(path).parent for path in paths}, {PurePath(path).suffix for path in paths}
-    if flag == "--data" and len(paths) > MAX_WORDS and len(folders) == len(suffixes) == 1 and "://" not in paths[0]:
-        return f"{flag} {in_shell(str(folders.pop() / f'*{suffixes.pop()}'))}"
+    """Return the arguments for several paths: the pattern of a folder if the shell wrote out all of its files."""
+    if flag == "--data" and len(paths) > MAX_WORDS:
+        first = Path(paths[0])
+        name = f"*{glob.escape(first.suffix)}"
+        if set(first.parent.glob(name)) == set(map(Path, paths)):
+            return f"{flag} {in_shell(str(Path(glob.escape(str(first.parent)), name)))}"
     more = " ..." if len(paths) > MAX_WORDS else ""
     return " ".join(f"{flag} {in_shell(path)}" for path in paths[:MAX_WORDS]) + more
 

@@ -101,13 +101,12 @@ def sweep_row(sweep: Sweep) -> Row:
         return {**dict.fromkeys(HEADER, ""), "RUN": sweep.name, "STATE": "damaged", "KIND": "sweep"}
     path = sweep.folder.metrics
     scored = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    ended = len(scored) if state.trials_ended is None else state.trials_ended  # None: of an earlier version
     best = f"{record.spec.objective.metric.removeprefix(VALIDATION)} {_best(scored[-1])}" if scored else ""
     return {
         "RUN": record.name,
         "STATE": state.state.value,
         "KIND": f"sweep of {record.kind}",
-        "STEP": f"{count(ended)}/{count(trial_count(record.spec))} trials",
+        "STEP": f"{count(len(scored))}/{count(trial_count(record.spec))} trials",
         "SCORE": best,
         "TIME": duration((state.ended or state.now()) - record.created),
         "COST": "",

@@ -75,5 +75,3 @@ class SweepState(SupervisedState):
     """MLflow run that is the parent of its trials' runs."""
     interrupted: list[str] = Field(default=[])
     """Runs that were cancelled with the sweep: they are resumed with it. A run that its user cancelled is not."""
-    trials_ended: int | None = None
-    """Number of finished trials, with or without a result. None: not recorded."""

@@ -197,7 +197,6 @@ class Driver:
                 decision.text for (judged, _), decision in self.decided.items() if judged == number and decision.stop
             ]
             live.end = ("stopped", stops[0]) if stops else live.end
-        self._update(trials_ended=len(self.ends))
         for number, end in unreported.items():  # once all results are known: one of them is the best
             self._report(number, end)
 
@@ -469,7 +468,6 @@ class Driver:
         # First, with its step: if this process is killed, the next driver knows whether the line below is there.
         self._set_attribute(number, END, end)
         self._report(number, end)
-        self._update(trials_ended=len(self.ends))
         del self.live[number]
 
     def _count(self, number: int, end: Mapping[str, Any]) -> None:

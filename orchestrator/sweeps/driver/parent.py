@@ -47,6 +47,7 @@ from train_jobs.artifacts.tracking.run_files import TABLES
 
 RECORD_FILE = "sweep.json"
 WAIT_SECONDS = 0.5
+MAX_TAG = 1000  # characters of a tag's value on Azure
 LOGGED_BY_TRIALS = ("trial", "recipe", "kind")  # keys of the sweep that its runs log themselves
 
 
@@ -63,7 +64,7 @@ class ParentRun:
 
     def tags(self) -> dict[str, str]:
         """Return the tags of each trial's run; by the first of them it finds its parent."""
-        earlier = "; ".join(sweep.text for sweep in self._record.earlier)
+        earlier = "; ".join(sweep.text for sweep in self._record.earlier)[:MAX_TAG]
         return {SWEEP_TAG: self._record.name, **({"orchestrator.warm_start": earlier} if earlier else {})}
 
     def sync(self, to: str | None = None) -> Synced:

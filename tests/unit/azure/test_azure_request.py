@@ -286,7 +286,11 @@ def test_tags_beyond_the_limits_are_refused(tags: dict[str, str], message: str, 
 
 def test_most_tags_leave_room_for_a_restart(make_plan: MakePlan) -> None:
     tags = {f"{number:0100}": "x" * 1000 for number in range(30)}
-    own = {"orchestrator.sweep": "search", "orchestrator.trial": "1"}  # of a trial, whose sweep was accepted
+    own = {
+        "orchestrator.sweep": "search",
+        "orchestrator.trial": "1",
+        "orchestrator.warm_start": "earlier",
+    }  # of a trial
     attempt = request_of(make_plan(tags={**tags, **own})).attempt(2, {FORMER_TAG: "", REASON_TAG: "", RESUMED_TAG: ""})
     assert len({**attempt["properties"]["tags"], LINEAGE_TAG: ""}) <= 50
 

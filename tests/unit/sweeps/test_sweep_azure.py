@@ -261,8 +261,8 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
             "not a normal distribution",
         ),
         (
-            {"space": {"optimizer.weight_decay": {"randint": 1001}}, "sampling": "bayesian"},
-            "Azure's bayesian sampling gets a list of the values of optimizer.weight_decay, at most 1000",
+            {"space": {"optimizer.weight_decay": {"randint": 100_001}}, "sampling": "bayesian"},
+            "Azure's bayesian sampling gets a list of the values of optimizer.weight_decay, at most 100,000",
         ),
         (
             {"space": RATE, "sampling": "tpe"},

@@ -69,6 +69,16 @@ def test_doctor_names_sweeps_whose_copy_is_behind(tmp_path: Path) -> None:
     assert "search-1" in project.behind(tmp_path, sweeps.behind).text, "the store was deleted"
 
 
+def test_tag_of_many_earlier_sweeps_is_one_that_azure_takes(tmp_path: Path) -> None:
+    folder = make_search(tmp_path)
+    path = folder.path / "sweep.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "earlier": record["earlier"] * 100}))
+    earlier = ParentRun(folder, tmp_path).tags()["orchestrator.warm_start"]
+    assert earlier.startswith("3 trials of search-0; 3 trials")
+    assert len(earlier) == 1000
+
+
 def test_parent_run_has_final_state_decisions_and_trials(tmp_path: Path) -> None:
     folder = make_search(tmp_path)
     trial = make_tracked_run(tmp_path, "search-1-t0000")

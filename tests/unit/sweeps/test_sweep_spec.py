@@ -13,6 +13,7 @@ from orchestrator.cli.main import main
 from orchestrator.cli.ui.completers import assignments
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.specs.resolved import Flag
+from orchestrator.specs.space import Parameter
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import DataError, SpecError
 from orchestrator.sweeps.design.checks import policy_warnings
@@ -144,7 +145,7 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
             "logarithm (did you mean mean: 6.91, sd: 0.1?)",
         ),
         ({"mean": 1, "sd": 1000, "log": True}, "both are those of the natural logarithm"),
-        ({"mean": -1000, "sd": 1, "log": True}, "mean -1000 and sd 1 give values that are 0"),
+        ({"mean": -1000, "sd": 1, "log": True}, "mean -1000 and sd 1 give values that are almost 0"),
         ({"choice": []}, "choice has no options"),
         ([], "choice has no options"),
         ({"choice": [1], "q": 1}, "q needs a range or a normal distribution"),
@@ -160,6 +161,12 @@ def test_invalid_parameters_are_refused(parameter: Any, message: str) -> None:
     (problem,) = problems_of({"space": {"optimizer.weight_decay": parameter}})
     assert problem.startswith("sweep.yaml:")
     assert message in problem
+
+
+@pytest.mark.parametrize("parameter", [{"mean": -1000, "sd": 1, "log": True}, {"randint": 2**54}])
+def test_stored_parameter_that_plans_refuse_is_read(parameter: dict[str, Any]) -> None:
+    """Earlier versions planned it, and `list` reads all sweeps."""
+    assert Parameter.model_validate(parameter).undrawable is not None
 
 
 @pytest.mark.parametrize(
