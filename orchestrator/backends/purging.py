@@ -20,7 +20,7 @@ from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
 from orchestrator.backends.capabilities import RUN_TAG, Deletes
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.backends.folder.served_models import ENDPOINTS, STARTING
+from orchestrator.backends.folder.served_models import ENDPOINTS, forget_killed
 from orchestrator.backends.folder.served_models import delete as delete_endpoint
 from orchestrator.backends.retention import (
     BUILDING,
@@ -243,8 +243,8 @@ def purge(
     """
     for endpoint in purging.endpoints:
         delete_endpoint(home, endpoint)
-        for left in (".log", STARTING):
-            (home / ENDPOINTS / f"{endpoint}{left}").unlink(missing_ok=True)
+        (home / ENDPOINTS / f"{endpoint}.log").unlink(missing_ok=True)
+    forget_killed(home)
     handles = [Handle.parse(str(item.handle)) for item in purging.runs]
     for one in handles:  # again: it would need its token store
         _require_ended(backends[one.backend].describe(one.name))

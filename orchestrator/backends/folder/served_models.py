@@ -90,6 +90,13 @@ def served_models(home: Path) -> dict[str, str]:
     return found | {name: known["model"] for name, known in records.items() if known is not None and "model" in known}
 
 
+def forget_killed(home: Path) -> None:
+    """Delete the records of servers that loaded as their command was killed: they protect nothing, but name a run."""
+    for path in (home / ENDPOINTS).glob(f"*{STARTING}"):
+        if not is_held(path.with_suffix(".lock")):
+            path.unlink(missing_ok=True)
+
+
 @contextmanager
 def _protecting(path: Path, model: str) -> Iterator[None]:
     """Record the model of a server that loads, which can take minutes, so that no command deletes the model meanwhile.

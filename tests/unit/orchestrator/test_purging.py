@@ -20,6 +20,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
 from tests.conftest import Console
 from tests.run_folders import live_run, make_run
+from train_jobs.artifacts.files import hold
 
 
 def make_store(home: Path, key: str, sha256: str | None) -> Path:
@@ -74,6 +75,17 @@ def test_purge_deletes_stores_that_a_killed_prune_hid(orchestrator: Orchestrator
     make_store(tmp_path, ".e.5.building", "own")
     purging = orchestrator.purging("one")
     assert "token-stores/.e.5.building" in [item.name for item in purging.token_stores]
+
+
+def test_purge_forgets_servers_that_never_listened(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    """The command of `web` was killed while its server loaded; that of `busy` still waits for its server."""
+    (tmp_path / "endpoints").mkdir()
+    for name in ("web", "busy"):
+        model = str(tmp_path / "runs" / "one" / "model")
+        (tmp_path / "endpoints" / f"{name}.starting").write_text(json.dumps({"model": model}))
+    with hold(tmp_path / "endpoints" / "busy.lock", seconds=0, busy=ConflictError("busy")):
+        orchestrator.purge(orchestrator.purging("one"))
+        assert [path.name for path in (tmp_path / "endpoints").glob("*.starting")] == ["busy.starting"]
 
 
 def test_purge_keeps_stores_that_are_used_meanwhile(orchestrator: Orchestrator, tmp_path: Path) -> None:
