@@ -99,7 +99,7 @@ _NAMES = re.compile(f"(?i){_NAME}".encode())
 _EXAMPLE = re.compile(
     r"(?i)^(?:my|the|some|new|old|not|no|a|an)?[-_]?(?:change|your|example|sample|dummy|fake|test|todo|redacted|hidden"
     r"|placeholder|secret|passw|insert|enter|user|admin|none|null|token|abc|foo|spam|key|sha\d)|example|placeholder"
-    r"|(?-i:x{4}|X{4}|(?:^|[\W_])(?:xxx|XXX)|(?:xxx|XXX)$)|\*\*\*|\.\.\.|\\|^[\w-]+(?:\.[\w-]+)+$|^[0-9a-f]{16,}$"
+    r"|(?-i:x{4}|X{4}|(?:^|[\W_])(?:x{3}|X{3})|(?:x{3}|X{3})$)|\*\*\*|\.\.\.|\\|^[\w-]+(?:\.[\w-]+)+$|^[0-9a-f]{16,}$"
 )
 _MARKED = re.compile(r"(?i)^(?:my|the|some|new|old|not|no|a|an)?[-_]?\W|\$(?:$|[A-Z_]+$)")  # variables, selectors
 _PASSWORD = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#$%^&*?~])[^\s(){}\[\]<>'\"`,;:/|=]{7,80}")
@@ -129,9 +129,8 @@ _VALUE = rb"(\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|[^\s;&|<>()\"'`]{1,400})"
 _SHELL_VALUE = re.compile(rb"(?<![\w$.-])([A-Za-z_]\w{1,60})=" + _VALUE)
 _DOCKER_VALUE = re.compile(rb"(?im)^[ \t]*(?:ENV|setenv|set[ \t]+-\w+)[ \t]+(\w{2,60})[ \t]+" + _VALUE + rb"[ \t\r]*$")
 _RANDOM = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[A-Za-z0-9+/=_.~-]{16,400}")
-_HEX = re.compile(
-    "[0-9a-f]{32,128}"
-)  # What detect-secrets misses: a name with a type, and a value that begins with a punctuation mark.
+_HEX = re.compile("[0-9a-f]{32,128}")
+# What detect-secrets misses: a name with a type, and a value that begins with a punctuation mark.
 _GIVEN = re.compile(
     rf"(?i)(?:{_NAME})[\w-]{{0,40}}[\"'\])]{{0,3}}\s{{0,3}}(?::\s{{0,3}}[\w.\[\], |]{{1,40}})?[:=]>?\s{{0,3}}[bru]?"
     r"(?:\"([^\"]+)\"|'([^']+)'|([^\w\s\"'`()\[\]{}<>=][^\s\"'`]*)\s*$)"

@@ -55,7 +55,7 @@ NAMED_BY_US = (START, "stores", JOB)  # paths below these need no quotes
 METADATA = "http://169.254.169.254"  # every machine of Azure has its own there
 # Limits of a run: learn.microsoft.com/azure/machine-learning/resource-limits-capacity
 MAX_TAGS, MAX_TAG_KEY, MAX_TAG_VALUE = 50, 100, 1000
-# at their most 11 of a job, 3 of its restart and 2 of a sweep's trial; the job itself adds its lineage; some to spare
+# at their most 11 of a job, 3 of its restart and 3 of a sweep's trial; the job itself adds its lineage; some to spare
 OWN_TAGS = 20
 MAX_SHOWN = 40  # characters of a key in a message
 # Linux gives a process arguments of at most 131,072 bytes, and the command is one of them, with paths for its bindings
