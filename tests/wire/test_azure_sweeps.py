@@ -70,6 +70,9 @@ def test_sweep_by_command_line_runs_to_its_end(
     assert main(["sweep", "best", "@last", "--spec", "best.yaml"]) == 0
     assert capsys.readouterr().out.startswith(f"trial 0 of sweep {name}: validation_loss 10.5\n")
     assert yaml.safe_load(Path("best.yaml").read_text())["optimizer"]["learning_rate"] == 0.01
+    assert main(["list"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert sorted(listed) == [f"{name}_{number}" for number in range(4)], "the service's trials are listed as runs"
     assert main(["logs", f"{name}_0"]) == 0
     assert capsys.readouterr().out == "learning rate 0.01\n"
     assert main(["download", f"{name}_0", "model", "--to", "best"]) == 0
